@@ -119,6 +119,23 @@ def test_wrong_clock_of_another_machine_neither_hides_nor_invents_a_stall(
         assert registry.find_run(run.name).status == "running"
 
 
+@pytest.mark.parametrize("at", [1e6, 1e300, None, "1", True, [1], -1e300])
+def test_heartbeat_that_this_machine_cannot_have_written_counts_from_the_first_look(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, at: object
+) -> None:
+    run, now = write_dead_run(folder), time.monotonic()
+    monkeypatch.setattr(files.time, "monotonic", lambda: now)
+    with run_folder.hold_run(run):
+        files.write_heartbeat(run / "heartbeat")
+        pulse = json.loads((run / "heartbeat").read_text())
+        ahead = pulse["at"] + at if isinstance(at, float) else at
+        (run / "heartbeat").write_text(json.dumps(pulse | {"at": ahead}))
+        os.utime(run / "heartbeat", (time.time() + 86_400,) * 2)
+        assert registry.find_run(run.name).status == "running"
+        now += registry.STALLED_SECONDS + 1
+        assert registry.find_run(run.name).status == "stalled"
+
+
 def test_stopping_lasts_until_the_process_is_gone(folder: Path) -> None:
     run = write_dead_run(folder)
     with run_folder.hold_run(run):

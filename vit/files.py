@@ -53,6 +53,18 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
+def remove(path: Path) -> None:
+    """Delete whatever is at a path: a file, a link, or a folder in place of a file. It may be missing.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def trim_cache(files: Iterable[Path], most_bytes: int) -> None:
     """Delete the files of a cache with the oldest modification times, so that the rest takes at most this size.
 
@@ -83,7 +95,8 @@ def heartbeat_age(path: Path) -> float:
 
     On the machine that wrote the heartbeat, the age is measured with the monotonic clock. Clocks of other machines may
     be wrong: for their heartbeats, the age is the time since this process first saw the latest one, starting from the
-    age of the file at the first call.
+    age of the file at the first call. A heartbeat that is ahead of this machine's monotonic clock is damaged, and
+    counts as one of another machine: measured with that clock, its run would never be stalled.
 
     Raises:
         OSError: there is no heartbeat.
@@ -93,9 +106,13 @@ def heartbeat_age(path: Path) -> float:
         pulse = read_object(path)
     except Unreadable:
         pulse = {}
-    if is_number(at := pulse.get("at")) and pulse.get("boot") == _boot():
-        return time.monotonic() - at
+    now = time.monotonic()
+    if is_number(at := pulse.get("at"), -_LONGEST_SECONDS, now) and pulse.get("boot") == _boot():
+        return now - at
     return _remote_heartbeat_age(path, changed)
+
+
+_LONGEST_SECONDS = 1e9  # [s] before which no heartbeat was written
 
 
 class _RemoteHeartbeat(NamedTuple):

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from vit.untrusted import brief
+from vit.untrusted import Unreadable, brief
 
+_T = TypeVar("_T")
 _RULES = {
     "greater_than": "must be more than {gt:,.10g}",
     "greater_than_equal": "must be at least {ge:,.10g}",
@@ -59,6 +60,23 @@ def sentence(error: ValidationError, name: str = "") -> str:
         return f"{field} {broken_rule(first)}."
     value = brief(first["input"])
     return f"{field} {broken_rule(first)}, not {repr(value) if isinstance(first['input'], str) else value}."
+
+
+def as_tuple(kind: type[_T], values: object, name: str) -> _T:
+    """Convert a JSON object to a named tuple, with fields of the declared types.
+
+    Args:
+        name: of the file that the object was read from.
+
+    Raises:
+        Unreadable: a field is missing, unknown, or of another type.
+    """
+    try:
+        if not isinstance(values, dict):
+            raise TypeError("no object")
+        return TypeAdapter(kind).validate_python(values)
+    except (TypeError, ValidationError) as error:
+        raise Unreadable(f"{name} cannot be read: it is damaged, or of another version.") from error
 
 
 @contextmanager

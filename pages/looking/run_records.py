@@ -17,7 +17,7 @@ from vit.runs import registry
 from vit.runs.engines.contract import HERE
 from vit.runs.engines.slurm_script import SCRIPT
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
-from vit.untrusted import read_bytes
+from vit.untrusted import read_bytes, read_tail
 from vit.view.captions import format_duration
 
 PAUSE = 0.5  # interval between two reads of a file [s]
@@ -247,11 +247,7 @@ def setting(run: registry.Run, name: str) -> Any:
 
 def last_lines(run: registry.Run) -> str:
     """Return the last lines of a run's log."""
-    try:
-        size = (run.folder / "log.txt").stat().st_size
-        text = read_bytes(run.folder / "log.txt", 2 * LOG_BYTES, max(0, size - LOG_BYTES)).decode("utf-8", "replace")
-    except (OSError, UserError):
-        return ""
+    text = read_tail(run.folder / "log.txt", LOG_BYTES).decode("utf-8", "replace")
     lines = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
     return "\n".join([line for line in lines if line][-LOG_LINES:])
 

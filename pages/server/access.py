@@ -14,7 +14,7 @@ in `pages/` without `app.py`. Every run of a page evaluates these functions agai
 nobody may train; see `pages/server/public.py`.
 """
 
-from pathlib import Path
+import os
 from typing import Any
 
 import streamlit as st
@@ -23,45 +23,32 @@ from streamlit.errors import StreamlitSecretNotFoundError
 from pages.server import public
 from pages.streamlit_internals import server
 from vit.runs import launch_checks
+from vit.untrusted import brief, is_number
 
 NETWORK_MEGABYTES = 100
+_MOST = 1e9  # of any configured limit
 _LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]"}
-# Prefixes of headers that proxies, CDNs and load balancers add. A directly connected browser sends none of them, so a
-# single one proves a proxy.
-_FORWARDED = (
-    "ali-cdn-",
-    "cdn-",
-    "cf-",
-    "client-ip",
-    "cloudfront-",
-    "do-connecting-ip",
-    "fastly-",
-    "fly-",
-    "forwarded",
-    "incap-client-ip",
-    "proxy-",
-    "remote-addr",
-    "remote-user",
-    "true-client-ip",
-    "via",
-    "x-amz",
-    "x-appengine-",
-    "x-arr-",
-    "x-auth-request-",
-    "x-azure-",
-    "x-client-ip",
-    "x-cloud-trace-context",
-    "x-cluster-client-ip",
-    "x-envoy-",
-    "x-forwarded",
-    "x-goog-",
-    "x-host",
-    "x-original-",
-    "x-proxy",
-    "x-real-ip",
-    "x-remote-",
-    "x-scheme",
-)
+# All headers of the web socket that a directly connected browser opens; those that begin with sec- are its own, too
+# (Fetch standard, section 2.2.2). Any other header proves that something stands between browser and app, whatever its
+# name: proxies, CDNs and load balancers add hundreds, and each may add new ones, so a list of theirs is never complete.
+# A header of the browser's own that is missing here only costs a person on this machine the right to train, visibly.
+_OF_BROWSERS = {
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "connection",
+    "cookie",
+    "dnt",
+    "host",
+    "origin",
+    "pragma",
+    "priority",
+    "save-data",
+    "te",
+    "upgrade",
+    "user-agent",
+}
 
 
 def may_train() -> bool:
@@ -71,15 +58,19 @@ def may_train() -> bool:
 
 def training_denied_reason() -> str:
     """Return why the visitor may not train, as a sentence; "" if they may."""
-    if is_local():
-        return ""
     if public.is_public():
         return "This is a public demo without training. Install the app to train models."
+    if wrong := [name for name, value in _section("limits").items() if not is_number(value, 0, _MOST)]:
+        return f"Access is denied, because {brief(wrong[0])} under [limits] in the server's secrets is not a number."
+    if is_local():
+        return ""
     if _unreadable_secrets():
         return "Access is denied, because the server cannot read its secrets file. See the server's log."
     if not has_login():
+        proxy = brief(_header_of_a_proxy())[:20]
         return (
-            "This app can be reached over a network, and no login is set up, so starting runs and uploading are off. "
+            f"This app can be reached over a network{proxy and f' (a proxy sends {proxy})'}, and no login is set up, "
+            "so starting runs and uploading are off. "
             "To allow them, open the app on the machine itself, or set up [auth] and [trainers] in its secrets."
         )
     if not st.user.get("is_logged_in"):
@@ -90,8 +81,8 @@ def training_denied_reason() -> str:
         )
     if st.user.get("email_verified") is False:
         return f"Your login provider has not verified {_email()}. Verify the address there, then sign in again."
-    emails = _section("trainers").get("emails", [])
-    if isinstance(emails, str) or _email() not in {str(email).strip().casefold() for email in emails}:
+    emails = _section("trainers").get("emails")
+    if not isinstance(emails, list) or _email() not in {str(email).strip().casefold() for email in emails}:
         return f"{_email()} is not on the list of people who may train here. Ask the administrator of this server."
     return ""
 
@@ -104,8 +95,8 @@ def visitor() -> str:
 def is_local() -> bool:
     """Whether only this machine can reach the app.
 
-    The server listens on loopback, accepts only loopback host names, rejects sockets from other origins, no header
-    indicates a proxy, and no login is set up.
+    The server listens on loopback, accepts only loopback host names, rejects sockets from other origins, the browser
+    sends all headers and a proxy none, and no login is set up.
     """
     names = st.get_option("server.allowedHosts")
     return (
@@ -118,26 +109,32 @@ def is_local() -> bool:
         and not st.get_option("server.corsAllowedOrigins")
         and not st.get_option("server.trustedUserHeaders")
         and not server.is_set("browser.serverAddress")
-        and not any(name.lower().startswith(_FORWARDED) for name in st.context.headers)
+        and not _header_of_a_proxy()
         and not _unreadable_secrets()
         and not has_login()
     )
 
 
+def _header_of_a_proxy() -> str:
+    """Return the name of a header that a directly connected browser does not send; "" if there is none."""
+    names = (name for name in st.context.headers if not name.lower().startswith("sec-"))
+    return next((name for name in names if name.lower() not in _OF_BROWSERS), "")
+
+
 def limits() -> Any:
     """Return the configured limits per visitor, as `vit.runs.launch_checks.Limits`."""
     stated, bounds = _section("limits"), launch_checks.Limits()
-    if "runs_per_person" in stated:
-        bounds = bounds._replace(runs_per_person=int(stated["runs_per_person"]))
-    if "free_gb" in stated:
-        bounds = bounds._replace(free_bytes=int(float(stated["free_gb"]) * 2**30))
+    if is_number(most := stated.get("runs_per_person"), 0, _MOST):
+        bounds = bounds._replace(runs_per_person=int(most))
+    if is_number(free := stated.get("free_gb"), 0, _MOST):
+        bounds = bounds._replace(free_bytes=int(free * 2**30))
     return bounds
 
 
 def upload_megabytes() -> int:
     """Return the maximum size of an uploaded archive or checkpoint [MB]."""
-    most = int(st.get_option("server.maxUploadSize"))
-    return min(most, int(_section("limits").get("upload_mb", most if is_local() else NETWORK_MEGABYTES)))
+    most, stated = int(st.get_option("server.maxUploadSize")), _section("limits").get("upload_mb")
+    return min(most, int(stated) if is_number(stated, 0, _MOST) else most if is_local() else NETWORK_MEGABYTES)
 
 
 def has_login() -> bool:
@@ -164,4 +161,4 @@ def _secrets() -> dict[str, Any]:
 
 def _unreadable_secrets() -> bool:
     """Whether a secrets file exists that Streamlit cannot read. It may configure a login, so access is denied."""
-    return not server.secrets_were_read() and any(Path(file).exists() for file in st.get_option("secrets.files"))
+    return not server.secrets_were_read() and any(map(os.path.lexists, st.get_option("secrets.files")))

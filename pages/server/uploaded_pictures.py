@@ -14,12 +14,13 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from pages.server import public
 from pages.server.session_pictures import PICTURES
 from pages.streamlit_internals.sessions import current_id
-from vit.files import replaced
+from vit.files import remove, replaced
 from vit.paths import pictures_folder
 from vit.untrusted import DOCUMENT_BYTES, is_text, parse_json
 
@@ -67,11 +68,12 @@ def store(content: bytes) -> str:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
         path = folder / key
-        if path.is_file():
+        if _read(path) == content:
             os.utime(path)
         elif len(content) > MOST_BYTES or shutil.disk_usage(folder).free < FREE_BYTES + len(content):
             return ""
         else:
+            remove(path)  # it may be damaged, or a folder
             with replaced(path) as file:
                 os.fchmod(file.fileno(), 0o600)
                 file.write(content)
@@ -89,17 +91,20 @@ def find(key: str) -> bytes | None:
         return None
     delete_old_pictures()
     path = pictures_folder() / key
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        with open(file, "rb") as opened:
-            content = opened.read()
-    except OSError:
-        return None
-    if key_of(content) != key:  # a disk error, or another program has changed the file
+    content = _read(path)
+    if content is None or key_of(content) != key:  # a disk error, or another program has changed the file
         return None
     with suppress(OSError):
         os.utime(path)
     return content
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the content of a stored file; None if there is none, or something else in its place."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
+    with suppress(OSError), open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
+        return file.read()
+    return None
 
 
 def is_stored(key: str) -> bool:

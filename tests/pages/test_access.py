@@ -93,6 +93,37 @@ def test_network_without_a_login_keeps_training_closed(
         "Fastly-Client-IP",
         "X-Envoy-External-Address",
         "X-Amzn-Trace-Id",
+        "X-ProxyUser-Ip",
+        "X-Azure-ClientIP",
+        "Fly-Client-IP",
+        "X-Real-Port",
+        "WL-Proxy-Client-IP",
+        "X-Coming-From",
+        "X-Request-Id",
+        "X-Correlation-Id",
+        "X-Request-Start",
+        "X-B3-TraceId",
+        "Traceparent",
+        "Remote-Addr",
+        "X-Varnish",
+        "X-Sucuri-ClientIP",
+        "X-Vercel-Id",
+        "X-Nginx-Proxy",
+        "X-Scheme",
+        "X-Forwarded",
+        "X-Originating-IP",
+        "X-Remote-User",
+        "X-Forwarded-User",
+        "X-Script-Name",
+        "X-JupyterHub-Activity",
+        "X-Tailscale-User",
+        "Tailscale-User-Login",
+        "Ngrok-Skip-Browser-Warning",
+        "X-Cache",
+        "Authorization",
+        "Max-Forwards",
+        "CDN-Loop",
+        "A-Name-That-Nobody-Uses-Yet",
     ],
 )
 def test_nobody_counts_as_local_behind_a_proxy(
@@ -100,6 +131,24 @@ def test_nobody_counts_as_local_behind_a_proxy(
 ) -> None:
     monkeypatch.setattr(type(st.context), "headers", {"Host": "localhost:8501", header: "203.0.113.9"})
     assert not is_open(serve(*HERE))
+
+
+def test_header_that_gives_a_proxy_away_is_named(
+    serve: Callable[..., AppTest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(st.context), "headers", {"Host": "localhost:8501", "X-Extension": "1"})
+    assert "a proxy sends X\\-Extension" in serve(*HERE).markdown[0].value
+
+
+@pytest.mark.parametrize("name", ["runs_per_person", "free_gb", "upload_mb"])
+@pytest.mark.parametrize("value", ["many", [1], -1, float("nan"), 1e300])
+def test_limit_that_is_no_number_closes_the_page(serve: Callable[..., AppTest], name: str, value: Any) -> None:
+    page = serve(*HERE, {"limits": {name: value}})
+    assert not is_open(page) and f"{name.replace('_', chr(92) + '_')} under" in page.markdown[0].value
+
+
+def test_list_of_people_that_is_no_list_admits_nobody(serve: Callable[..., AppTest]) -> None:
+    assert not is_open(serve(*NETWORK, LOGIN | {"trainers": {"emails": 5}}, ADA))
 
 
 def test_headers_sent_by_local_browsers_are_not_a_proxys(

@@ -6,7 +6,7 @@ from pathlib import Path
 from vit.checkpoints.checkpoint import NAME
 from vit.errors import InvalidCheckpoint
 from vit.paths import checkpoints_folder
-from vit.untrusted import brief
+from vit.untrusted import brief, brief_list
 
 
 def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
@@ -18,7 +18,7 @@ def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
     for folder in list_folders(root):
         if folder.name == name:
             return folder
-    if names := ", ".join(folder.name for folder in list_folders(root)):
+    if names := brief_list(folder.name for folder in list_folders(root)):
         raise InvalidCheckpoint(f"There is no checkpoint {brief(name)!r}. There are: {names}.")
     raise InvalidCheckpoint(
         f"There is no checkpoint {brief(name)!r}, and none at all in the folder checkpoints: name a folder or file of "

@@ -44,7 +44,7 @@ from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.files import remove_folder, replaced, wait_for_lock
 from vit.paths import downloads_folder
-from vit.untrusted import brief
+from vit.untrusted import Unreadable, brief, brief_list, is_number, read_object
 
 if TYPE_CHECKING:
     from vit.checkpoints.download import Progress, Remote
@@ -202,10 +202,9 @@ def _name_of_folder(folder: str) -> Name | None:
 
 def _read_folder(folder: Path, name: Name) -> DownloadedCheckpoint:
     requested: dict[str, float] = {}
-    with suppress(OSError, InvalidCheckpoint):
-        source = read_json((folder / _SOURCE).read_bytes(), _SOURCE)
-        if isinstance(source.get("asked"), dict):
-            requested = {revision: when for revision, when in source["asked"].items() if isinstance(when, int | float)}
+    with suppress(FileNotFoundError, Unreadable):
+        asked = read_object(folder / _SOURCE).get("asked")
+        requested = {key: when for key, when in asked.items() if is_number(when)} if isinstance(asked, dict) else {}
     with os.scandir(folder) as files:
         size = sum(file.stat(follow_symlinks=False).st_size for file in files)
     return DownloadedCheckpoint(name, folder, size, requested)
@@ -213,7 +212,7 @@ def _read_folder(folder: Path, name: Name) -> DownloadedCheckpoint:
 
 def _fetched_names() -> str:
     names = [str(one.name) for one in cached()]
-    return f"On this disk: {', '.join(names)}." if names else "Nothing was fetched before."
+    return f"On this disk: {brief_list(names, most=3)}." if names else "Nothing was fetched before."
 
 
 # --- Fetching -----------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ from vit.data.folders import list_files
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
-from vit.untrusted import Unreadable
+from vit.untrusted import Unreadable, read_object
+from vit.validation import as_tuple
 
 MAX_FILES = 200_000  # pictures
 MAX_FILE_BYTES = 50_000_000  # per picture
@@ -64,9 +65,8 @@ class SkippedFiles(NamedTuple):
 def left_out(folder: str | Path) -> SkippedFiles:
     """Read what was left out when a folder was imported; empty for other folders."""
     try:
-        note = json.loads((Path(folder) / _NOTE).read_bytes())
-        return SkippedFiles(tuple(map(str, note["lines"])), int(note["total"]), tuple(map(str, note.get("notes", ()))))
-    except (OSError, ValueError, TypeError, KeyError):
+        return as_tuple(SkippedFiles, read_object(Path(folder) / _NOTE), _NOTE)
+    except (FileNotFoundError, Unreadable):
         return SkippedFiles()
 
 

@@ -9,8 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,8 +20,9 @@ from vit.errors import UserError
 from vit.files import acquire_lock, is_locked, replaced
 from vit.out_of_memory import prefer_for_oom_kill
 from vit.paths import environment_with_package
+from vit.stored_archives import read_arrays
 from vit.training.run_folder import write_errors
-from vit.untrusted import Unreadable, open_file
+from vit.untrusted import Unreadable, read_tail
 
 FILE = "report.npz"  # in a run's folder
 _LOG = "report.log"
@@ -96,21 +95,14 @@ def read(file: Path) -> Report:
         UserError: it does not exist or is damaged.
     """
     try:
-        with open_file(file) as raw:
-            with zipfile.ZipFile(raw) as archive:
-                if sum(member.file_size for member in archive.infolist()) > _ARRAY_BYTES:
-                    raise ValueError("more than a report takes")
-            raw.seek(0)
-            arrays = np.load(raw, allow_pickle=False)
-            checkpoint, *_ = map(_displayable, arrays["meta"])
-            classes = tuple(_displayable(name) for name in arrays["classes"])
-            report = Report(checkpoint, classes, **{name: arrays[name] for name in _ARRAYS})
+        arrays = read_arrays(file, _ARRAY_BYTES)
+        checkpoint, *_ = map(_displayable, arrays["meta"])
+        classes = tuple(_displayable(name) for name in arrays["classes"])
+        report = Report(checkpoint, classes, **{name: arrays[name] for name in _ARRAYS})
         _check_report(report)
     except FileNotFoundError as error:
         raise UserError("This run has not been evaluated yet.") from error
-    except (
-        OSError, Unreadable, ValueError, TypeError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
-    ) as error:  # fmt: skip
+    except (Unreadable, ValueError, TypeError, KeyError) as error:
         raise UserError("The report is damaged. Evaluate again.") from error
     return report
 
@@ -202,21 +194,13 @@ def _start(run: Path, best: Path, data: str, root: str) -> None:
 def state(run: Path) -> State:
     """Return whether the run is being, or has been, evaluated."""
     if is_locked(run / _LOCK):
-        percents = re.findall(rb"(\d{1,3})%\|", _read_tail(run / _LOG))
+        percents = re.findall(rb"(\d{1,3})%\|", read_tail(run / _LOG, _TAIL_BYTES))
         return State("running", min(int(percents[-1]) / 100, 1.0) if percents else None)
     if os.path.exists(run / FILE):
         return State("done")
     if not os.path.exists(run / _LOG):
         return State("none")
-    lines = [line for line in re.split(r"[\r\n]+", _read_tail(run / _LOG).decode("utf-8", "replace")) if line.strip()]
+    log = read_tail(run / _LOG, _TAIL_BYTES).decode("utf-8", "replace")
+    lines = [line for line in re.split(r"[\r\n]+", log) if line.strip()]
     messages = [line for line in lines if "%|" not in line]
     return State("failed", reason=messages[-1].strip() if messages else "The evaluation was cut off. Start it again.")
-
-
-def _read_tail(path: Path) -> bytes:
-    try:
-        with open_file(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            return file.read()
-    except (OSError, Unreadable):
-        return b""

@@ -13,7 +13,9 @@ from vit.files import replaced, trim_cache
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 from vit.paths import runs_folder
+from vit.stored_archives import read_arrays
 from vit.training.adaptation import merged
+from vit.untrusted import Unreadable
 
 MOST_BYTES = 1 << 29  # total size of the cache; the least recently used files are deleted
 
@@ -46,21 +48,21 @@ def place(
         digest.update(_bytes(tensor))
     for tensor in pixels:  # in chunks: the pictures may take gigabytes
         digest.update(_bytes(tensor))
-    return runs_folder() / ".features" / f"{digest.hexdigest()}.npy"
+    return runs_folder() / ".features" / "probe" / f"{digest.hexdigest()}.npz"
 
 
 def _bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
 
 
-def load(path: Path, count: int) -> Tensor | None:
-    """Load features (count, D) float32; None if there are none, or the file does not fit."""
+def load(path: Path, count: int, width: int) -> Tensor | None:
+    """Load features (count, width) float32; None if there are none, or the file does not fit."""
     try:
-        features = np.load(path, allow_pickle=False)
+        features = read_arrays(path, MOST_BYTES)["features"]
         path.touch()
-    except (OSError, ValueError, EOFError):
+    except (OSError, Unreadable, KeyError):
         return None
-    fits = features.ndim == 2 and len(features) == count and features.dtype == np.float32
+    fits = features.shape == (count, width) and features.dtype == np.float32
     return torch.from_numpy(features) if fits else None
 
 
@@ -69,7 +71,8 @@ def save(path: Path, features: Tensor) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as file:
-            np.save(file, features.numpy())
-        trim_cache(path.parent.glob("*.npy"), MOST_BYTES)
+            np.savez(file, features=features.numpy())
+        earlier = path.parents[1].glob("*.npy")  # files of earlier versions, without checksums
+        trim_cache([*path.parent.glob("*.npz"), *earlier], MOST_BYTES)
     except OSError as error:
         log.warning("Features are not kept: %s", error)

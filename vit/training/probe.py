@@ -49,7 +49,8 @@ def features_of(
     if not isinstance(pictures, InMemoryPictures):
         return _compute_features(model, pictures, normalise, order, device, tick)
     stored = feature_store.place(model, pictures, normalise, order, device)
-    features, labels = feature_store.load(stored, len(order)), pictures.labels.cpu()[order]
+    width, labels = next(model.head.parameters()).shape[1], pictures.labels.cpu()[order]
+    features = feature_store.load(stored, len(order), width)
     if features is None:
         features, labels = _compute_features(model, pictures, normalise, order, device, tick)
         feature_store.save(stored, features)

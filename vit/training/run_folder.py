@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidConfig, InvalidRun
-from vit.files import acquire_lock, is_locked, release_lock, replaced, wait_for_lock, write_heartbeat
+from vit.files import acquire_lock, is_locked, release_lock, remove, replaced, wait_for_lock, write_heartbeat
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # format version that this program writes, in environment.json
@@ -174,7 +174,7 @@ def unlock_run(locks: list[int]) -> None:
 def forget_attempt(folder: Path) -> None:
     """Remove requests to the previous attempt, and its outcome; the caller holds the run's lock exclusively."""
     for leftover in ("stop", "kill", PRUNED, "outcome.json", "heartbeat"):
-        (folder / leftover).unlink(missing_ok=True)
+        remove(folder / leftover)
 
 
 def check_resumable(folder: Path) -> None:

@@ -5,20 +5,44 @@ Random numbers depend on seed and step only, so the state holds no generator.
 
 import logging
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
-from vit.files import replaced
+from vit.files import remove, replaced
 from vit.training.config import TrainConfig
 from vit.training.run_folder import STATES, restart_hint
+from vit.untrusted import is_number, is_text, is_whole, open_file
 
 # Settings that may change between a run and its resumption.
 MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile", "patience", "track"}
 
 log = logging.getLogger(__name__)
+
+
+def _is_evaluation(value: object) -> bool:
+    """Whether a value is None, or numbers and perhaps a remark."""
+    return value is None or (isinstance(value, tuple) and all(is_number(one) for one in value[:3]))
+
+
+_REQUIRED = {"config", "step"}
+_KINDS: dict[str, Callable[[object], bool]] = {
+    "config": lambda value: isinstance(value, dict),
+    "models": lambda value: isinstance(value, dict),
+    "optimizers": lambda value: isinstance(value, list),
+    "better": is_text,
+    "step": is_whole,
+    "seconds": partial(is_number, least=0),
+    "parts": partial(is_whole, least=1),
+    "best": _is_evaluation,
+    "test": _is_evaluation,
+    "best_epoch": is_whole,
+    "improved_epoch": is_whole,
+}
 
 
 class StateFile:
@@ -67,18 +91,25 @@ class StateFile:
         """
         for path in (self.path, self.previous):
             try:
-                saved = torch.load(path, map_location=device, weights_only=True)
-                if not isinstance(saved, dict) or not {"config", "step"} <= saved.keys():
+                with open_file(path) as file:
+                    saved = torch.load(file, map_location=device, weights_only=True)
+                if not isinstance(saved, dict) or not saved.keys() >= _REQUIRED:
                     raise ValueError("something else")
+                if wrong := [name for name, is_kind in _KINDS.items() if name in saved and not is_kind(saved[name])]:
+                    raise ValueError(f"{wrong[0]} has a value that it cannot have")
             except (torch.OutOfMemoryError, MemoryError):
                 raise
             except Exception as error:  # the unpickler may raise anything on damaged bytes
                 log.warning("%s cannot be read: %s", path, error)
                 continue
             if path == self.previous and is_rank_zero:
-                self.path.unlink(missing_ok=True)
+                remove(self.path)
             return saved, path == self.previous
-        raise InvalidRun(f"The saved state of {self.run.name} is damaged. {restart_hint(self.run)}")
+        raise self.damaged()
+
+    def damaged(self) -> InvalidRun:
+        """Return the error for a state that cannot be used."""
+        return InvalidRun(f"The saved state of {self.run.name} is damaged. {restart_hint(self.run)}")
 
 
 def check_same_run(saved: dict[str, Any], config: TrainConfig, fingerprint: list[object], run: Path) -> None:

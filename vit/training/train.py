@@ -54,6 +54,7 @@ from vit.paths import INSTALLED, PROJECT
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, set_up_process
 from vit.training.fine_tuning import Base, base_of, write_base
+from vit.training.metrics import read_metrics
 from vit.training.recorder import Diverged
 from vit.training.run_folder import (
     FORMAT,
@@ -67,7 +68,7 @@ from vit.training.run_folder import (
 )
 from vit.training.step import OutOfMemory
 from vit.training.trainer import Result, Trainer, hardware
-from vit.untrusted import brief
+from vit.untrusted import brief, is_whole
 
 __all__ = ["DiskFull", "Diverged", "Result", "Trainer", "train"]
 _RESERVE_BYTES = 1 << 16  # [bytes] of disk space that are released to write the outcome to a full disk
@@ -122,16 +123,17 @@ def _run_trainer(
 ) -> Result:
     resumed = resume and any((run / "checkpoints" / name).exists() for name in STATES)
     try:
-        if process.is_rank_zero and not resume:
-            write_about(run, name)
-        attempt = _write_environment(config, run, process) if process.is_rank_zero else 0
-        if base and process.is_rank_zero:
-            write_base(run, base)
-        job = Trainer(config, run, process, base=base, resumed=resumed)
-        if resumed:
-            job.load()
-        with _stop_signal() as stop:
-            result, ending = job.train(attempt, stop)
+        with _folder_errors(run):
+            if process.is_rank_zero and not resume:
+                write_about(run, name)
+            attempt = _write_environment(config, run, process) if process.is_rank_zero else 0
+            if base and process.is_rank_zero:
+                write_base(run, base)
+            job = Trainer(config, run, process, base=base, resumed=resumed)
+            if resumed:
+                job.load()
+            with _stop_signal() as stop:
+                result, ending = job.train(attempt, stop)
     except BaseException as error:
         if not resume and not (run / "metrics.jsonl").exists() and isinstance(error, UserError):
             if process.is_rank_zero:  # nothing was started
@@ -192,6 +194,18 @@ def _stop_signal() -> Iterator[threading.Event]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _folder_errors(run: Path) -> Iterator[None]:
+    """Convert errors of the run's own files: one may be another user's, or there may be a folder in its place."""
+    try:
+        yield
+    except OSError as error:
+        file = Path(str(error.filename2 or error.filename))
+        if is_full(error) or not file.is_relative_to(run):
+            raise
+        raise InvalidRun(f"{file} cannot be used: {error.strerror}. Move it away, and resume the run.") from error
+
+
 def _error_sentence(error: BaseException) -> str:
     """Explain the failure of a run, for people."""
     if isinstance(error, UserError):
@@ -208,7 +222,11 @@ def _error_sentence(error: BaseException) -> str:
 def _write_environment(config: TrainConfig, run: Path, process: Process) -> int:
     """Write config and environment before anything slow; return the number of the attempt, from 0."""
     environment = run / "environment.json"
-    attempt = json.loads(environment.read_text())["attempt"] + 1 if environment.exists() else 0
+    attempt = read_json(environment).get("attempt")
+    if is_whole(attempt):
+        attempt += 1
+    else:  # a new run, or the file is damaged: each attempt has recorded its start
+        attempt = sum(record["kind"] == "start" for record in read_metrics(run / "metrics.jsonl"))
     with replaced(run / "config.json") as file:
         file.write(config.model_dump_json(indent=2).encode() + b"\n")
     facts = {

@@ -22,6 +22,7 @@ from vit.errors import InvalidConfig
 from vit.model.initialization import mimetic_
 from vit.model.layers import Linear
 from vit.model.transformer import VisionTransformer
+from vit.out_of_memory import is_out_of_memory
 from vit.training import probe
 from vit.training.adaptation import adapt_, merged
 from vit.training.config import TrainConfig
@@ -36,6 +37,7 @@ from vit.training.run_folder import AGAIN, read_json
 from vit.training.snapshot_writer import SnapshotWriter, choose
 from vit.training.state import StateFile, check_same_run
 from vit.training.step import TrainStep, class_weights
+from vit.untrusted import is_whole
 
 _SAVE_SECONDS = 300  # [s] after which the state is saved even between validations
 
@@ -156,7 +158,8 @@ class Trainer:
         """
         progress = self.progress
         self.fit_into_memory()
-        self.update.parts = max(self.update.parts, read_json(self.run / AGAIN).get("parts", 1))
+        parts = read_json(self.run / AGAIN).get("parts")
+        self.update.parts = max(self.update.parts, parts if is_whole(parts, 1, self.data.batch_size) else 1)
         best = progress.best.accuracy if progress.best else 0.0
         facts, pace, track = self._start_facts(), self.data.train.decoded_per_second, self.config.track
         with Recorder(self.run, progress.step, self.process, attempt, facts, best, pace, track) as recorder:
@@ -415,7 +418,16 @@ class Trainer:
                 f"The last saved state was damaged or missing: the run went on from the one before it, of epoch "
                 f"{saved['step'] / self.data.steps_per_epoch:.4g}."
             )
+        try:
+            self._restore(saved)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+            if is_out_of_memory(error):
+                raise
+            raise self.state.damaged() from error  # tensors or keys of another version
+
+    def _restore(self, saved: dict[str, Any]) -> None:
         check_same_run(saved, self.config, self.data.fingerprint(), self.run)
+        self.update.models[saved["better"]]  # raises KeyError
         for name, model in self.update.models.items():
             model.load_state_dict(saved["models"][name])
         for optimizer, values in zip(self.update.optimizers, saved["optimizers"], strict=True):

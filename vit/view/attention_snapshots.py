@@ -11,14 +11,13 @@ Reading needs no torch, so that pages that watch a run stay light.
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit import view
 from vit.errors import InvalidRun
-from vit.untrusted import Unreadable, is_number, is_text, open_file, parse_json
+from vit.stored_archives import read_member
+from vit.untrusted import Unreadable, is_number, is_text, parse_json
 
 FOLDER_BYTES = 200 << 20  # maximum size of the folder; beyond it, every other epoch is deleted
 
@@ -101,15 +100,10 @@ def read_payload(folder: Path, epoch: int, picture: int) -> bytes:
 
 def _read_member(folder: Path, epoch: int, member: str) -> bytes:
     try:
-        with open_file(epoch_file(folder, epoch)) as file, zipfile.ZipFile(file) as archive:
-            if archive.getinfo(member).file_size > FOLDER_BYTES:
-                raise _damaged(epoch)
-            return archive.read(member)
+        return read_member(epoch_file(folder, epoch), member, FOLDER_BYTES)
     except FileNotFoundError as error:
         raise InvalidRun(f"The pictures of epoch {epoch} are not kept. Choose another epoch.") from error
-    except (OSError, Unreadable, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        if isinstance(error, InvalidRun):
-            raise
+    except Unreadable as error:
         raise _damaged(epoch) from error
 
 

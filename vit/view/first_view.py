@@ -28,6 +28,8 @@ from vit.files import replaced
 from vit.images import samples
 from vit.images.encode import encode_image
 from vit.paths import PROJECT
+from vit.stored_archives import read_member
+from vit.untrusted import Unreadable, parse_json
 from vit.view.payload import relevance_chain
 from vit.view.prediction import Prediction
 
@@ -39,6 +41,8 @@ CHECKPOINT = "everyday"  # shipped; the page opens it first
 SAMPLE = "church"  # initial picture of the page
 METHOD = "relevance"  # initial class-specific method; the browser computes its maps from a chain
 COMMAND = "python -m vit.view.first_view"
+_MEMBERS = ("made_of.json", "view.json", "payload", "chain", "seen.png")
+_MEMBER_BYTES = 64 << 20
 
 
 class Config(NamedTuple):
@@ -145,11 +149,11 @@ def write(folder: Path) -> Path:
 def read(folder: Path) -> FirstView | None:
     """Read the first view in a checkpoint's folder; None if it is missing or outdated."""
     try:
-        with zipfile.ZipFile(folder / FILE) as archive:
-            stale = json.loads(archive.read("made_of.json")) != fingerprint(folder)
-            view = None if stale else _unpack_view(archive)
-            return view if view and view.checkpoint.name == folder.name else None  # a renamed folder makes it outdated
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):  # missing, or of an older version
+        members = {name: read_member(folder / FILE, name, _MEMBER_BYTES) for name in _MEMBERS}
+        stale = parse_json(members["made_of.json"]) != fingerprint(folder)
+        view = None if stale else _unpack_view(members)
+        return view if view and view.checkpoint.name == folder.name else None  # a renamed folder makes it outdated
+    except (OSError, Unreadable, ValueError, KeyError, TypeError, AttributeError):  # missing, or of an older version
         return None
 
 
@@ -222,8 +226,8 @@ def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def _unpack_view(archive: zipfile.ZipFile) -> FirstView:
-    facts = json.loads(archive.read("view.json"))
+def _unpack_view(members: Mapping[str, bytes]) -> FirstView:
+    facts = parse_json(members["view.json"])
     model, record = facts["checkpoint"], facts["record"]
     model["config"] = Config(**{name: _as_tuples(value) for name, value in model["config"].items()})
     return FirstView(
@@ -232,13 +236,13 @@ def _unpack_view(archive: zipfile.ZipFile) -> FirstView:
             Record(**{name: _as_tuples(value) for name, value in record.items()}),
             tuple(Prediction(*one) for one in facts["predictions"]),
             tuple(facts["probabilities"]),
-            archive.read("payload"),
-            archive.read("seen.png"),
+            members["payload"],
+            members["seen.png"],
         ),
         size=tuple(facts["size"]),
         error=facts["error"],
         target=facts["target"],
-        chain=archive.read("chain"),
+        chain=members["chain"],
     )
 
 

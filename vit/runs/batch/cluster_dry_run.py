@@ -22,7 +22,8 @@ from vit.runs.engines.contract import JobStatus, is_new, read_handle
 from vit.training import dry_run, presets
 from vit.training.config import TrainConfig
 from vit.training.run_folder import read_json, write_json
-from vit.untrusted import brief, is_text
+from vit.untrusted import Unreadable, brief, is_text, read_tail
+from vit.validation import as_tuple
 
 REQUEST, RESULT = "trial.json", "result.json"
 _OTHER_VERSION = "The machine has another version of this program. Bring it up to date before a long run."
@@ -42,6 +43,14 @@ class ClusterDryRun(NamedTuple):
     host: str
     doubts: tuple[str, ...]
     result: "dry_run.DryRun"
+
+
+class _Versions(NamedTuple):
+    """What `software_versions` returns."""
+
+    python: str
+    torch: str
+    code: str
 
 
 def software_versions() -> dict[str, str]:
@@ -83,8 +92,10 @@ def main(folder: Path) -> None:
         UserError: the run does not work there.
     """
     request = read_json(folder / REQUEST)
-    config = presets.train_config(None, **request["config"])
-    tried = dry_run.time_steps(config, request["devices"], limit=LIMIT_SECONDS)
+    settings, devices = request.get("config"), request.get("devices")
+    if not isinstance(settings, dict) or not isinstance(devices, list) or not devices or not all(map(is_text, devices)):
+        raise InvalidRun(f"{REQUEST} is damaged. Try again.")
+    tried = dry_run.time_steps(presets.train_config(None, **settings), devices, limit=LIMIT_SECONDS)
     write_json(folder / RESULT, {"host": platform.node(), "there": software_versions(), "trial": tried._asdict()})
 
 
@@ -97,21 +108,19 @@ def read(folder: Path) -> ClusterDryRun | None:
     result = read_json(folder / RESULT)
     if not result:
         return None
-    local, remote = read_json(folder / REQUEST).get("here", {}), result.get("there")
-    if not isinstance(remote, dict) or local.keys() != remote.keys():
-        raise InvalidRun(_OTHER_VERSION)
-    names = {"python": "Python", "torch": "torch"}
-    doubts = [
-        f"{name} is {brief(str(remote[key]))} there and {local[key]} here, so numbers may differ in their last digits."
-        for key, name in names.items()
-        if remote[key] != local[key]
-    ]
-    if remote["code"] != local["code"]:
-        doubts.append(_OTHER_VERSION)
     try:
-        tried = dry_run.DryRun(**result["trial"])
-    except (KeyError, TypeError) as error:  # other fields than this version's
+        here = as_tuple(_Versions, read_json(folder / REQUEST).get("here"), REQUEST)
+        there = as_tuple(_Versions, result.get("there"), RESULT)
+        tried = as_tuple(dry_run.DryRun, result.get("trial"), RESULT)
+    except Unreadable as error:  # other fields than this version's
         raise InvalidRun(_OTHER_VERSION) from error
+    doubts = [
+        f"{name} is {brief(remote)} there and {brief(local)} here, so numbers may differ in their last digits."
+        for name, remote, local in (("Python", there.python, here.python), ("torch", there.torch, here.torch))
+        if remote != local
+    ]
+    if there.code != here.code:
+        doubts.append(_OTHER_VERSION)
     return ClusterDryRun(brief(str(result.get("host"))), tuple(doubts), tried)
 
 
@@ -130,9 +139,6 @@ def failure(folder: Path, status: JobStatus) -> str:
 
 def last_line_of_log(folder: Path) -> str:
     """Return a sentence with the last line that its processes printed; "" without one."""
-    try:
-        lines = (folder / "log.txt").read_bytes()[-2000:].decode(errors="replace").splitlines()
-    except OSError:
-        return ""
+    lines = read_tail(folder / "log.txt", 2000).decode(errors="replace").splitlines()
     printed = [line.strip() for line in lines if line.strip()]
     return f"The last line of its log: {printed[-1][:500]}" if printed else ""

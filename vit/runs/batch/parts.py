@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +25,17 @@ import numpy as np
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.data.partitioned import Part, PartitionedComputation
-from vit.errors import InvalidDataset
+from vit.errors import InvalidDataset, InvalidRun
+from vit.files import remove
 from vit.runs.batch.tasks import TASKS
-from vit.training.run_folder import read_document, read_json, write_json
+from vit.stored_archives import read_arrays
+from vit.training.run_folder import read_json, write_json
+from vit.untrusted import Unreadable, brief, is_whole
+from vit.validation import as_tuple
 
 FORMAT = 1
+_PART_BYTES = 4 << 30  # of a result; features of 500 pictures take 3 MB
+_PART = re.compile(r"[0-9]{6,9}")
 
 
 class Measurement(NamedTuple):
@@ -69,8 +76,15 @@ def write_measurement(folder: Path, measurement: Measurement) -> None:
 
 
 def read_measurement(folder: Path) -> Measurement:
-    """Read the description of a measurement."""
-    return Measurement(**read_document(folder / "measurement.json"))
+    """Read the description of a measurement.
+
+    Raises:
+        Unreadable: it is damaged.
+    """
+    measurement = as_tuple(Measurement, read_json(folder / "measurement.json"), "measurement.json")
+    if measurement.task not in TASKS:
+        raise Unreadable(f"measurement.json cannot be read: there is no task {brief(measurement.task)}.")
+    return measurement
 
 
 def write_plan(folder: Path, work: PartitionedComputation) -> None:
@@ -87,8 +101,9 @@ def write_plan(folder: Path, work: PartitionedComputation) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """Return parts, pictures, at_once, and a hash of the labels; {} before the plan is written."""
-    return read_json(folder / "plan.json")
+    """Return parts, pictures, at_once, and a hash of the labels; {} before the plan is written, or if it is damaged."""
+    plan = read_json(folder / "plan.json")
+    return plan if is_whole(plan.get("parts"), 1, 10**9) else {}
 
 
 def path_of(folder: Path, number: int) -> Path:
@@ -123,13 +138,22 @@ def _write_atomically(path: Path, content: bytes) -> None:
 
 def done(folder: Path) -> set[int]:
     """Return the indices of the computed parts."""
-    return {int(path.stem) for path in (folder / "parts").glob("[0-9]*.npz")}
+    return {int(path.stem) for path in (folder / "parts").glob("*.npz") if _PART.fullmatch(path.stem)}
 
 
 def read_parts(folder: Path) -> list[Part]:
-    """Read the results of all parts, in order."""
+    """Read the results of all parts, in order.
+
+    Raises:
+        InvalidRun: one is damaged; it was deleted, so that the next call computes it again.
+    """
     every = []
     for number in range(read_plan(folder)["parts"]):
-        with np.load(path_of(folder, number), allow_pickle=False) as arrays:
-            every.append(dict(arrays))
+        try:
+            every.append(read_arrays(path_of(folder, number), _PART_BYTES))
+        except (FileNotFoundError, Unreadable) as error:
+            remove(path_of(folder, number))
+            raise InvalidRun(
+                f"Part {number} of the results was damaged. Repeat the command to compute it again."
+            ) from error
     return every

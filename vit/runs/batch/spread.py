@@ -14,7 +14,7 @@ from typing import Any
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.devices import visibility
-from vit.errors import InvalidConfig, UserError
+from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import acquire_lock
 from vit.paths import environment_with_package, runs_folder
 from vit.progress import tqdm
@@ -95,9 +95,13 @@ def measure(
             raise
         except KeyboardInterrupt:
             raise KeyboardInterrupt("Stopped. Finished parts are kept; repeat the command to continue.") from None
-        result = TASKS[measurement.task].combined(parts.read_parts(folder))
-        shutil.rmtree(folder, ignore_errors=True)  # the data may have changed at the next call
-    return result
+        computed = parts.read_parts(folder)
+        try:
+            return TASKS[measurement.task].combined(computed)
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise InvalidRun("The results of some parts do not fit together. Repeat the command.") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # the data may have changed at the next call
 
 
 def _with_absolute_paths(measurement: Measurement) -> Measurement:

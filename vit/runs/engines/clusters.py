@@ -35,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from vit.errors import InvalidConfig
 from vit.paths import clusters_file
 from vit.runs.engines.contract import HERE, NAME
-from vit.untrusted import brief
+from vit.untrusted import Unreadable, brief, brief_list, read_bytes
 from vit.validation import sentence
 
 _FILE_BYTES = 1 << 20  # size limit of the file
@@ -113,8 +113,8 @@ def read_clusters() -> Clusters:
 def _read_clusters_file(path: Path, changed: int, size: int) -> Clusters:
     usable, problems = {}, {}
     try:
-        tables: Any = tomllib.loads(path.read_text()).get("clusters", {}) if size <= _FILE_BYTES else {}
-    except (OSError, ValueError) as error:
+        tables: Any = tomllib.loads(read_bytes(path, _FILE_BYTES).decode()).get("clusters", {})
+    except (OSError, Unreadable, ValueError, RecursionError) as error:
         return Clusters(usable={}, problems={"clusters": f"{path.name} cannot be read: {brief(str(error))}."})
     for name, table in tables.items() if isinstance(tables, dict) else ():
         try:
@@ -137,7 +137,7 @@ def find_cluster(name: str) -> Cluster:
         return clusters.usable[name]
     if name in clusters.problems:
         raise InvalidConfig(f"The cluster {name} cannot be used: {clusters.problems[name]}")
-    names = ", ".join([HERE, *clusters.usable])
+    names = brief_list([HERE, *clusters.usable])
     raise InvalidConfig(f"There is no cluster {brief(name)}. Choose from: {names}.")
 
 

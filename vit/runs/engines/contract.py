@@ -18,7 +18,8 @@ from vit.errors import InvalidRun, UserError
 from vit.files import acquire_lock
 from vit.runs.attempts import CANCELLED
 from vit.training.run_folder import forget_attempt, read_json, record_outcome, write_errors, write_json
-from vit.untrusted import is_number, is_text
+from vit.untrusted import Unreadable, is_number, is_text
+from vit.validation import as_tuple
 
 HERE = "here"  # name of this machine's engine
 HANDLE = "handle.json"
@@ -214,9 +215,15 @@ def write_handle(handle: Handle, request: Request) -> None:
 
 
 def read_request(folder: Path) -> Request:
-    """Return the resources that were requested for a run; its job reads them on the cluster."""
-    resources = read_json(folder / HANDLE)["request"]
-    return Request(**resources | {"devices": tuple(resources["devices"])})
+    """Return the resources that were requested for a run; its job reads them on the cluster.
+
+    Raises:
+        Unreadable: the handle is damaged.
+    """
+    request = as_tuple(Request, read_json(folder / HANDLE).get("request"), HANDLE)
+    if not request.devices:
+        raise Unreadable(f"{HANDLE} cannot be read: it names no device.")
+    return request
 
 
 def next_handle(folder: Path, engine_name: str, last: int = 0) -> Handle:
@@ -305,8 +312,8 @@ def _last_number(lock: int, request: Request) -> int:
 
     A measurement starts at a random number: repeated measurements share a folder name, and engines reject used job ids.
     """
-    sent = os.pread(lock, 16, 0)
-    return int(sent) if sent.isdigit() else secrets.randbelow(900_000) if request.workers else 0
+    sent = os.pread(lock, 7, 0)  # a name of a job has at most six digits
+    return int(sent) if sent.isdigit() and len(sent) < 7 else secrets.randbelow(900_000) if request.workers else 0
 
 
 @contextmanager
@@ -327,8 +334,8 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
                 raise InvalidRun("This run is already active.")
             engine.kill(last)  # its outcome is recorded; it is only shutting down
         files = [folder / name for name in (HANDLE, "outcome.json")]
-        contents = [file.read_bytes() if file.exists() else None for file in files]
         with write_errors(folder):
+            contents = [file.read_bytes() if file.is_file() else None for file in files]
             forget_attempt(folder)
             handle = next_handle(folder, engine.name, _last_number(lock, request))
             os.pwrite(lock, handle.job.rpartition(".")[2].encode(), 0)

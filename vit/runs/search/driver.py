@@ -39,7 +39,7 @@ class Driver:
 
     Attributes:
         study: the search's journal.
-        abandoned: trials that an earlier driver left running, until they are seen alive again.
+        abandoned: trials that this driver has not seen alive yet: an earlier one may have left them running.
     """
 
     def __init__(self, folder: Path):
@@ -47,7 +47,7 @@ class Driver:
         self.plan: SearchPlan = read_plan(folder)
         self.drawn = self.plan.draw()
         self.study = Study(folder, self.plan)
-        self.abandoned = set(self.study.running)
+        self.abandoned = set(range(self.plan.trials))
         self._resumed: set[int] = set()  # trials that were resumed; each is resumed once, as it may die again
         self._readers: dict[int, MetricsReader] = {}
         self._failures: list[str] = []
@@ -156,7 +156,7 @@ class Driver:
             return
         best = best_epoch(reader.records)
         cut_off = run.status == "interrupted" or (run.status == "stopped" and number in self.abandoned)
-        if run.status == "finished" and best:
+        if run.status == "finished" and best and "accuracy" in best:
             self._conclude(number, "COMPLETE", f"{best['accuracy']:.1%}", best["accuracy"])
         elif pruned and run.status in ("pruned", "interrupted"):
             self._conclude(number, "PRUNED", run.reason)
@@ -171,7 +171,7 @@ class Driver:
         """Report each epoch to the pruner; returns whether the trial was asked to end early."""
         accuracy, epochs = 0.0, self.plan.trial_config(self.drawn[number]).epochs
         for record in reader.records.get("validation", []):
-            accuracy = max(accuracy, record["accuracy"])  # that of the best checkpoint so far
+            accuracy = max(accuracy, record.get("accuracy", 0.0))  # that of the best checkpoint so far
             epoch = record["epoch"]
             if not 1 <= epoch < epochs or not self.study.report(number, epoch, accuracy):
                 continue

@@ -1,6 +1,8 @@
 """The settings of a search as one validated document: base configuration, space, number of trials, pruning."""
 
+import json
 import math
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,7 @@ class SearchPlan(BaseModel):
     owner: str = ""
     runs_per_person: int | None = None
     free_bytes: int = 0
-    created: float = 0.0
+    created: float = Field(0.0, ge=0, lt=2**32)  # until the year 2106
     nonce: str = ""
 
     @property
@@ -154,6 +156,29 @@ def make_plan(**values: Any) -> SearchPlan:
     return plan.model_copy(update={"trials": len(trials)})
 
 
+@lru_cache(256)  # pages list all searches in every run
+def _plan_of(document: str) -> SearchPlan:
+    """Parse a plan, and check each value of its space by itself; whether values fit together needs all draws.
+
+    Raises:
+        ValidationError, InvalidConfig: a value is none that its field can have.
+    """
+    plan = SearchPlan.model_validate_json(document)
+    settings = plan.config.model_dump()
+    for name, dimension in plan.dimensions.items():
+        values = dimension.values if isinstance(dimension, Choices) else dimension[:2]
+        if len(values) > MOST_TRIALS:
+            raise InvalidConfig(f"{name} has more than {MOST_TRIALS:,} values.")
+        for value in values:
+            try:
+                TrainConfig(**settings | {name: value})
+            except ValidationError as error:
+                if error.errors()[0]["loc"] == (name,):
+                    raise
+    spaces.check_space(plan.dimensions, plan.config)
+    return plan
+
+
 def read_plan(folder: Path) -> SearchPlan:
     """Read the plan of a search.
 
@@ -161,9 +186,7 @@ def read_plan(folder: Path) -> SearchPlan:
         InvalidRun: the file is missing, damaged, or of a later version.
     """
     try:
-        plan = SearchPlan(**read_document(folder / FILE))
-        spaces.check_space(plan.dimensions, plan.config)
-        return plan
+        return _plan_of(json.dumps(read_document(folder / FILE)))
     except (FileNotFoundError, Unreadable, ValidationError, InvalidConfig) as error:
         raise InvalidRun(
             f"The search {folder.name} cannot be read. It was damaged, or written by a later version."

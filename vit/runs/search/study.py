@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from vit.errors import InvalidRun
 from vit.runs.search.plan import SearchPlan
 from vit.runs.search.space import distributions, optuna
+from vit.untrusted import read_bytes
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 Ending = Literal["COMPLETE", "PRUNED", "FAIL"]  # final states of a trial, as in Optuna
 JOURNAL = "study.jsonl"
+_JOURNAL_BYTES = 1 << 30
 _RUN = "run"  # user attribute of a trial: id of its run
 _NAME = "search"
 
@@ -22,21 +25,29 @@ class Study:
 
     def __init__(self, folder: Path, plan: SearchPlan):
         self._optuna = library = optuna()
-        _truncate_partial_line(folder / JOURNAL)
-        lock: Any = _NoLock()
-        backend = library.storages.journal.JournalFileBackend(str(folder / JOURNAL), lock_obj=lock)
         self._distributions = distributions(plan.dimensions)
-        self._study = library.create_study(
-            storage=library.storages.JournalStorage(backend),
-            study_name=_NAME,
-            load_if_exists=True,
-            direction="maximize",
-            # Unused: the plan draws all settings beforehand.
-            sampler=library.samplers.RandomSampler(),
-            pruner=library.pruners.SuccessiveHalvingPruner(
-                min_resource=plan.first_comparison, reduction_factor=plan.reduction_factor
-            ),
-        )
+        try:
+            _truncate_partial_line(folder / JOURNAL)
+            lock: Any = _NoLock()
+            backend = library.storages.journal.JournalFileBackend(str(folder / JOURNAL), lock_obj=lock)
+            self._study = library.create_study(
+                storage=library.storages.JournalStorage(backend),  # replays the journal
+                study_name=_NAME,
+                load_if_exists=True,
+                direction="maximize",
+                # Unused: the plan draws all settings beforehand.
+                sampler=library.samplers.RandomSampler(),
+                pruner=library.pruners.SuccessiveHalvingPruner(
+                    min_resource=plan.first_comparison, reduction_factor=plan.reduction_factor
+                ),
+            )
+            if self.begun > plan.trials:
+                raise ValueError("more trials than the search has")
+        except Exception as error:  # Optuna may raise anything on damaged lines
+            raise InvalidRun(
+                f"{JOURNAL} of the search {folder.name} cannot be read. Move it away and resume the search: it finds "
+                "the runs of its trials again, and starts none twice."
+            ) from error
 
     @property
     def begun(self) -> int:
@@ -110,6 +121,6 @@ class _NoLock:
 
 def _truncate_partial_line(journal: Path) -> None:
     """Truncate a half-written last line, left by a killed writer; appending to it would corrupt the journal."""
-    if journal.exists():
-        content = journal.read_bytes()
+    if os.path.lexists(journal):
+        content = read_bytes(journal, _JOURNAL_BYTES)
         os.truncate(journal, content.rfind(b"\n") + 1)

@@ -16,12 +16,12 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any
 
 from vit.errors import UserError
 from vit.training.metrics import MetricsReader, Record
 from vit.training.run_folder import read_json, write_json
 from vit.training.trackers.plugin import Point, RunFacts, Tracker, find, installed
+from vit.untrusted import is_text, is_whole
 
 TRACKING = "tracking.json"  # for each tracker: its id of the run, and the last steps sent, by kind of record
 FILES = "tracking"  # folder for a tracker's own files
@@ -52,7 +52,10 @@ class Follower:
         self._reader = MetricsReader(run / "metrics.jsonl")
         self._tracker: Tracker | None = None
         before = read_json(run / TRACKING).get(name)
-        self._known: dict[str, Any] = before if isinstance(before, dict) else {}
+        known = before if isinstance(before, dict) else {}
+        sent = known.get("sent")
+        self._id = run_id if is_text(run_id := known.get("id")) else ""
+        self._sent = {kind: step for kind, step in sent.items() if is_whole(step)} if isinstance(sent, dict) else {}
 
     def follow(self) -> None:
         """Send new records until the trainer has ended and all are sent. Raises whatever the tracker raises."""
@@ -62,7 +65,7 @@ class Follower:
             self._reader.update()
             records = self._reader.records
             if self._tracker is None and records.get("start"):
-                self._tracker = open_run(self._facts(records["start"][-1]), str(self._known.get("id", "")))
+                self._tracker = open_run(self._facts(records["start"][-1]), self._id)
             if self._tracker is not None and (over or self._epoch_is_new()):
                 self._send(self._tracker)
             if over:
@@ -83,19 +86,20 @@ class Follower:
         return any(self._new(kind) for kind in ("validation", "test"))
 
     def _new(self, kind: str) -> list[Record]:
-        sent = self._known.get("sent", {}).get(kind, -1)
+        sent = self._sent.get(kind, -1)
         return [record for record in self._reader.records.get(kind, []) if record["step"] > sent]
 
     def _send(self, tracker: Tracker) -> None:
-        points, sent = [], dict(self._known.get("sent", {}))
+        points, sent = [], dict(self._sent)
         for kind, (prefix, names) in _FIGURES.items():
             for record in self._new(kind):
                 figures = {f"{prefix}/{name}": float(record[name]) for name in names if name in record}
                 points.append(Point(record["step"], float(record.get("t", 0.0)), figures))
                 sent[kind] = record["step"]
         tracker.log(sorted(points, key=lambda point: point.step))
-        self._known = {"id": tracker.id, "sent": sent}
-        write_json(self.run / TRACKING, read_json(self.run / TRACKING) | {self.name: self._known})
+        self._sent = sent
+        known = {"id": tracker.id, "sent": sent}
+        write_json(self.run / TRACKING, read_json(self.run / TRACKING) | {self.name: known})
 
     def listen(self) -> None:
         """Wait for the outcome from the trainer, and limit this process's time after that."""

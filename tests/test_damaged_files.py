@@ -1,0 +1,634 @@
+"""Every file that the app writes for itself may be damaged: a reader says so in one sentence, or writes it again."""
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from damages import damages, empty_place, huge, zipped
+from PIL import Image
+from short_runs import tiny
+from tiny import LABELS, TINY, fill
+from written_searches import write_search, write_trial
+
+from pages.server import uploaded_pictures
+from vit.checkpoints import hub, load, manage, save
+from vit.data import class_names, import_archive, readable
+from vit.errors import UserError
+from vit.explain import features
+from vit.explain.features import Features
+from vit.files import heartbeat_age, write_heartbeat
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
+from vit.runs import control, error_report, registry
+from vit.runs import queue_file as queues
+from vit.runs.batch import cluster_dry_run, parts, spread
+from vit.runs.batch.parts import Measurement
+from vit.runs.engines import clusters, contract
+from vit.runs.engines.contract import Handle, JobStatus, Request
+from vit.runs.search import control as searches
+from vit.runs.search.driver import Driver
+from vit.runs.search.study import JOURNAL, Study
+from vit.training import feature_store, fine_tuning, run_folder
+from vit.training.dry_run import DryRun
+from vit.training.fine_tuning import Base
+from vit.training.presets import train_config
+from vit.training.snapshot_writer import SnapshotWriter
+from vit.training.trackers.follower import TRACKING, Follower
+from vit.training.train import train
+from vit.view import first_view
+from vit.view.attention_snapshots import epoch_file, read_payload, read_snapshots
+
+SEED = 7
+PATIENCE_SECONDS = 15  # after which a reader that hangs is interrupted
+
+
+class Case(NamedTuple):
+    """A folder, the files in it to damage, and what reads them; `read` may raise UserErrors only."""
+
+    folder: Path
+    files: list[Path]
+    read: Callable[[], object]
+
+
+Make = Callable[[Path], Case]
+CASES: dict[str, Make] = {}
+
+
+def case(make: Make) -> Make:
+    CASES[make.__name__] = make
+    return make
+
+
+def told(*reads: Callable[[], object]) -> None:
+    """Call every reader; each may refuse in a sentence."""
+    for read in reads:
+        with contextlib.suppress(UserError):
+            read()
+
+
+@case
+def features_of_a_page(root: Path) -> Case:
+    kept = Features(np.ones((3, 4), np.float32), np.array([0, 1, 1]), ("a", "b"))
+
+    def read() -> None:
+        again = features.stored("key", root, lambda: kept)
+        assert again.vectors.dtype == np.float32 and again.vectors.ndim == 2 and len(again.labels) == len(again.vectors)
+        assert all(isinstance(name, str) for name in again.classes)
+
+    read()
+    return Case(root, list(root.glob("*.npz")), read)
+
+
+@case
+def features_of_a_probe(root: Path) -> Case:
+    path, kept = root / "probe" / "a.npz", torch.arange(12.0).view(3, 4)
+    feature_store.save(path, kept)
+    assert torch.equal(feature_store.load(path, 3, 4), kept)  # type: ignore[arg-type]
+
+    def read() -> None:
+        again = feature_store.load(path, 3, 4)
+        assert again is None or (again.shape, again.dtype) == (kept.shape, kept.dtype)
+
+    return Case(root, [path], read)
+
+
+@case
+def report(root: Path) -> Case:
+    pictures = np.zeros((1, 8, 8, 3), np.uint8)
+    kept = error_report.Report(
+        "hash", LABELS, np.eye(5, dtype=np.int64), np.array([3]), pictures, pictures, np.array([0]), np.array([1]),
+        np.array([0.9], np.float32),
+    )  # fmt: skip
+    error_report.save(kept, root / error_report.FILE)
+    (root / "report.log").write_text("50%|\r\nIt failed.\n")
+    error_report.read(root / error_report.FILE)
+
+    def read() -> None:
+        told(lambda: error_report.read(root / error_report.FILE).accuracy)
+        error_report.state(root)
+
+    return Case(root, [root / error_report.FILE, root / "report.log"], read)
+
+
+@case
+def snapshots(root: Path) -> Case:
+    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    writer = SnapshotWriter(root / "probes", images, [0, 1], LABELS, Preprocess((32, 32)))
+    writer.store(1, fill(VisionTransformer(ViTConfig(**TINY))))
+
+    def read() -> None:
+        for number, _ in enumerate(read_snapshots(root / "probes", 1)):
+            read_payload(root / "probes", 1, number)
+
+    read()
+    return Case(root, [epoch_file(root / "probes", 1)], read)
+
+
+@case
+def stored_first_view(root: Path) -> Case:
+    folder = root / first_view.CHECKPOINT
+    shutil.copytree(load.find_checkpoint(first_view.CHECKPOINT), folder)
+    first_view.write(folder)
+    assert first_view.read(folder)
+    return Case(root, [folder / first_view.FILE], lambda: first_view.read(folder))
+
+
+@case
+def unreadable_pictures(root: Path) -> Case:
+    def opened(number: int) -> Image.Image:
+        if number:
+            raise OSError("no")
+        return Image.new("L", (1, 1))
+
+    def read() -> None:
+        assert all(0 <= n < 3 for n in readable.find_unreadable(opened, 3, lambda: ["a"], "x"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIT_RUNS", str(root))
+        read()
+
+    def here() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VIT_RUNS", str(root))
+            read()
+
+    return Case(root, list((root / ".readable").iterdir()), here)
+
+
+@case
+def names_of_classes(root: Path) -> Case:
+    class_names.rename(root, ["a", "b"], ["cat", "dog"])
+    return Case(root, [root / class_names.FILE], lambda: class_names.names_of(root, ["a", "b"]))
+
+
+@case
+def note_of_an_import(root: Path) -> Case:
+    note = {"total": 2, "lines": ["a: damaged", "1 other file"], "notes": ["Folders are classes."]}
+    (root / ".left-out.json").write_text(json.dumps(note))
+    return Case(root, [root / ".left-out.json"], lambda: import_archive.left_out(root))
+
+
+@case
+def heartbeat(root: Path) -> Case:
+    write_heartbeat(root / "heartbeat", doing="training", share=0.5, step=3)
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            assert heartbeat_age(root / "heartbeat") >= 0
+
+    return Case(root, [root / "heartbeat"], read)
+
+
+@case
+def clusters_file(root: Path) -> Case:
+    path = root / "clusters.toml"
+    path.write_text(f'[clusters.lab]\nkind = "slurm"\nruns = "{root}/runs"\ndata = ["/data"]\n')
+
+    def read() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VIT_CLUSTERS", str(path))
+            told(clusters.read_clusters, clusters.run_folders, lambda: clusters.find_cluster("lab"))
+
+    read()
+    return Case(root, [path], read)
+
+
+@case
+def dry_run_of_a_cluster(root: Path) -> Case:
+    folder = root / "trial-1"
+    folder.mkdir()
+    cluster_dry_run.write(folder, tiny(), ["cpu"])
+    tried = DryRun(1, 2, 3, 4, 5, False, 6, 0.1, 0.2, 0.3, 7, 8, 1.0, 1, "cpu")
+    versions = cluster_dry_run.software_versions()
+    result = {"host": "node", "there": versions, "trial": tried._asdict()}
+    run_folder.write_json(folder / cluster_dry_run.RESULT, result)
+    contract.write_handle(Handle(folder, "lab", "trial-1.1", time.time()), Request())
+    run_folder.record_outcome(folder, "failed", "why")
+    (folder / "log.txt").write_text("line\n")
+    assert cluster_dry_run.read(folder).result == tried  # type: ignore[union-attr]
+
+    def read() -> None:
+        told(
+            lambda: cluster_dry_run.read(folder),
+            lambda: cluster_dry_run.failure(folder, JobStatus("gone")),
+            lambda: cluster_dry_run.last_line_of_log(folder),
+            lambda: contract.read_request(folder).gpus,
+        )
+        known = cluster_dry_run.read(folder)
+        if known:
+            f"{known.result.seconds_per_epoch:.1f} {known.result.memory / 1e6:,.0f}"
+
+    return Case(root, [path for path in folder.iterdir() if path.is_file()], read)
+
+
+@case
+def parts_of_a_measurement(root: Path) -> Case:
+    parts.write_measurement(root, Measurement("evaluate", "everyday", "shapes", "data", 4))
+    run_folder.write_json(root / "plan.json", {"parts": 2, "pictures": 4, "at_once": 2, "labels": "x"})
+    for number in range(2):
+        parts.write_part(root, number, {"right": np.array([1, 2]), "loss": np.array([0.5])})
+
+    def read() -> None:
+        told(lambda: parts.read_measurement(root), lambda: spread._failure_reason(root, ""))
+        if spread._is_complete(root):
+            told(lambda: parts.read_parts(root))
+
+    assert spread._is_complete(root) and len(parts.read_parts(root)) == 2
+    return Case(root, [root / "measurement.json", root / "plan.json", parts.path_of(root, 1)], read)
+
+
+@case
+def queue(root: Path) -> Case:
+    run = write_run_folder(root)
+    with queues.open_queue(root) as line:
+        line["waiting"], line["held"] = [run.name], {"cpu": run.name}
+
+    def read() -> None:
+        with runs_in(root):
+            assert [one.id for one in registry.list_runs()] == [run.name]
+            told(registry.queue, lambda: control.move(run.name, 0))
+
+    return Case(root, [root / ".queue" / "queue.json"], read)
+
+
+def write_run_folder(root: Path) -> Path:
+    """Write a run with all documents, as engines, trainers and trackers write them."""
+    run = root / "20261121-000000-a-0000"
+    run.mkdir()
+    (run / "config.json").write_text(tiny().model_dump_json())
+    about = {"name": "a", "notes": "n", "owner": "o", "sweep": "", "created": 1.0, "devices": ["cpu"], "nonce": "x"}
+    run_folder.write_json(run / "about.json", about | {"nodes": 1, "minutes": 5, "share": False})
+    run_folder.write_json(run / "environment.json", {"format": 2, "attempt": 0, "torch": "2"})
+    run_folder.write_json(run / "outcome.json", {"outcome": "stopped", "reason": "why", "t": 1.0})
+    run_folder.write_json(run / run_folder.PRUNED, {"reason": "late"})
+    run_folder.write_json(run / run_folder.AGAIN, {"parts": 2})
+    run_folder.write_json(run / TRACKING, {"mlflow": {"id": "a", "sent": {"step": 3}}})
+    run_folder.write_json(run / "over.json", {"job": f"{run.name}.1"})
+    fine_tuning.write_base(run, Base("everyday", ViTConfig(**TINY), (0.5,) * 3, (0.5,) * 3))
+    contract.write_handle(Handle(run, "lab", f"{run.name}.1", 1.0), Request(("cpu",)))
+    records = [
+        {"kind": "start", "step": 0, "total_steps": 40, "steps_per_epoch": 20, "epochs": 2, "classes": list("abcde")},
+        {"kind": "step", "step": 10, "loss": 2.0, "lr": 1e-3, "pictures_per_second": 500.0, "memory": 10**9},
+        {"kind": "validation", "step": 20, "epoch": 1, "accuracy": 0.5, "loss": 1.0, "seconds": 2.0},
+        {"kind": "test", "step": 20, "epoch": 1, "accuracy": 0.5, "loss": 1.0},
+        {"kind": "note", "step": 20, "text": "fine"},
+    ]
+    lines = [json.dumps(record | {"t": 1e9 + n, "attempt": 0}) for n, record in enumerate(records)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (run / "log.txt").write_text("Epoch 1\n")
+    write_heartbeat(run / "heartbeat", doing="testing", share=0.5, step=20)
+    (run / "alive.lock").touch()
+    (run / "submit.lock").write_text("1")
+    return run
+
+
+@contextlib.contextmanager
+def runs_in(root: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIT_RUNS", str(root))
+        yield
+
+
+class _Gone(contract.Engine):
+    name = "lab"
+
+    def status(self, handle: Handle) -> JobStatus:
+        return JobStatus("gone")
+
+
+@case
+def documents_of_a_run(root: Path) -> Case:
+    run = write_run_folder(root)
+
+    def submit() -> None:
+        with contract.submitting(_Gone(), run, Request()) as handle:
+            contract.read_request(handle.folder)
+
+    def read() -> None:
+        with runs_in(root):
+            (listed,) = registry.list_runs() or [None]
+            if listed:
+                json.dumps([listed.settings, listed.config], allow_nan=False)
+            told(
+                lambda: registry.find_run(run.name),
+                lambda: contract.read_request(run),
+                lambda: contract.claim_job(run, f"{run.name}.1"),
+                lambda: run_folder.check_resumable(run),
+                lambda: train_config(**run_folder.read_document(run / "config.json")),
+                lambda: Follower(run, "mlflow")._new("step"),
+                lambda: fine_tuning.base_of(tiny(init_from="everyday", dim=None, depth=None, heads=None), run),
+                lambda: control.rename(run.name, "b"),
+                lambda: control.annotate(run.name, "b"),
+                submit,
+            )
+
+    with contextlib.suppress(FileNotFoundError):
+        read()
+    names = [path for path in run.iterdir() if path.is_file()]
+
+    def guarded() -> None:
+        with contextlib.suppress(FileNotFoundError):  # config.json makes a folder a run
+            read()
+
+    return Case(root, names, guarded)
+
+
+@case
+def files_of_a_search(root: Path) -> Case:
+    folder = write_search(root)
+    write_trial(folder, 0, [0.1, 0.2, 0.3])
+    run_folder.record_outcome(folder, "finished", "why")
+
+    def read() -> None:
+        with runs_in(root):
+            for search in searches.list_searches():
+                plan = search.plan
+                time.gmtime(plan.created)
+                plan.rungs(), plan.epochs, plan.first_comparison, plan.dimensions, search.trials()
+            told(lambda: searches.find_search(folder.name))
+
+    with runs_in(root):
+        assert searches.list_searches()
+    return Case(root, [folder / "search.json", folder / "outcome.json"], read)
+
+
+@case
+def journal_of_a_search(root: Path) -> Case:
+    folder = write_search(root)
+    with runs_in(root):
+        plan = searches.find_search(folder.name).plan
+    study, drawn = Study(folder, plan), plan.draw()
+    for number in range(2):
+        study.begin(drawn[number])
+        study.note_run(number, "x")
+        study.report(number, 1, 0.5)
+    study.conclude(0, "COMPLETE", 0.5)
+
+    def read() -> None:
+        with runs_in(root):
+            driver = Driver(folder)
+            driver.summary()
+            [driver.study.run_of(number) for number in driver.study.running]
+
+    read()
+    return Case(root, [folder / JOURNAL], read)
+
+
+@case
+def download(root: Path) -> Case:
+    folder = root / "torchvision--vit_b_16.IMAGENET1K_V1"
+    folder.mkdir()
+    name = hub.parse("torchvision/vit_b_16.IMAGENET1K_V1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIT_DOWNLOADS", str(root))
+        hub._write_source(folder, name, "")  # type: ignore[arg-type]
+
+    def read() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VIT_DOWNLOADS", str(root))
+            assert len(hub.cached()) == 1
+            hub.find("torchvision/vit_b_16")
+            with contextlib.suppress(OSError):
+                hub._write_source(folder, name, "")  # type: ignore[arg-type]
+
+    return Case(root, [folder / "source.json"], read)
+
+
+@case
+def uploaded(root: Path) -> Case:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIT_PICTURES", str(root))
+        key = uploaded_pictures.store(b"a picture")
+        listed = uploaded_pictures.store_list([("a", key)])
+
+    def read() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VIT_PICTURES", str(root))
+            assert uploaded_pictures.find(key) in (None, b"a picture")
+            uploaded_pictures.find_all(listed)
+            assert uploaded_pictures.store(b"a picture") == key
+            assert uploaded_pictures.find(key) == b"a picture"
+            assert uploaded_pictures.store_list([("a", key)]) == listed
+            assert [one.data for one in uploaded_pictures.find_all(listed)] == [b"a picture"]
+
+    read()
+    return Case(root, [root / key, root / listed], read)
+
+
+@case
+def saved_checkpoint(root: Path) -> Case:
+    model = fill(VisionTransformer(ViTConfig(**TINY)))
+    folder = save.save_checkpoint(root / "tiny", model, LABELS, Preprocess((32, 32)), facts={"accuracy": 0.9})
+
+    def read() -> None:
+        told(
+            lambda: load.summarise(folder),
+            lambda: save.record_facts(load.load_checkpoint(folder), {"a": 1}),
+            lambda: manage.rename("tiny", "tiny2", root),
+            lambda: manage.delete("tiny2", root),
+        )
+
+    return Case(root, list(folder.iterdir()), read)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CASES)
+def test_any_damage_of_a_file_is_a_sentence_or_is_mended(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sound").mkdir()
+    made = CASES[name](tmp_path / "sound")
+    kept = tmp_path / "kept"
+    shutil.copytree(made.folder, kept, symlinks=True)
+    problems: dict[str, str] = {}
+    for file in made.files:
+        dice = random.Random(SEED)
+        for what, damage in damages(kept / file.relative_to(made.folder), dice):
+            empty_place(made.folder)
+            shutil.copytree(kept, made.folder, symlinks=True)
+            damage(file)
+            try:
+                with interrupted():
+                    made.read()
+            except UserError as error:
+                if len(str(error)) > 250:
+                    problems.setdefault(f"{file.name}: {len(str(error))} characters: {error}", what)
+            except Exception as error:
+                problems.setdefault(f"{file.name}: {type(error).__name__}: {str(error)[:150]}", what[:150])
+    assert not problems, "\n".join(f"{error} ({what})" for error, what in problems.items())
+
+
+class Hangs(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def interrupted() -> Iterator[None]:
+    """Raise an exception in a reader that does not return, such as one that waits for a pipe."""
+
+    def end(*_: Any) -> None:
+        raise Hangs
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(PATIENCE_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# --- Examples of each reader ----------------------------------------------------------------------------------------
+
+
+def npz(**arrays: Any) -> bytes:
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    return out.getvalue()
+
+
+JOURNAL_LINE = b'{"op_code": 0, "worker_id": "x"}\n'
+EXAMPLES: dict[str, tuple[str, str, bytes | Callable[[Path], object]]] = {
+    "features in a ZIP that is none": ("features_of_a_page", "npz", b"PK\x03\x04" + bytes(99)),
+    "features without bytes": ("features_of_a_page", "npz", zipped({"vectors.npy": huge("|V0")})),
+    "features of another type": ("features_of_a_page", "npz", npz(vectors=np.zeros((1, 2)), labels=[0], classes=["a"])),
+    "features of no class": (
+        "features_of_a_page", "npz", npz(vectors=np.ones((1, 2), "f4"), labels=[9], classes=["a"])
+    ),
+    "a probe's features of another width": ("features_of_a_probe", "npz", npz(features=np.zeros((3, 5), "f4"))),
+    "a probe's features as a pipe": ("features_of_a_probe", "npz", os.mkfifo),
+    "a report with objects": ("report", "report.npz", npz(meta=np.array([{}], object))),
+    "a report without bytes": ("report", "report.npz", zipped({"vectors.npy": huge("|V0")})),
+    "a note of an import as a pipe": ("note_of_an_import", "json", os.mkfifo),
+    "a nested note of an import": ("note_of_an_import", "json", b"[" * 100_000),
+    "an infinite note of an import": ("note_of_an_import", "json", b'{"total": 1e999, "lines": []}'),
+    "clusters as a pipe": ("clusters_file", "toml", os.mkfifo),
+    "nested clusters": ("clusters_file", "toml", b"a = " + b"[" * 100_000),
+    "versions as a list": ("dry_run_of_a_cluster", "trial.json", b'{"here": [1]}'),
+    "a result of other types": ("dry_run_of_a_cluster", "result.json", b'{"there": {}, "trial": {"params": "many"}}'),
+    "a handle without devices": ("dry_run_of_a_cluster", "handle.json", b'{"request": {"devices": []}}'),
+    "a plan without parts": ("parts_of_a_measurement", "plan.json", b'{"pictures": 4}'),
+    "a measurement without fields": ("parts_of_a_measurement", "measurement.json", b"{}"),
+    "a part that is none": ("parts_of_a_measurement", "000001.npz", b"x"),
+    "a part as a folder": ("parts_of_a_measurement", "000001.npz", Path.mkdir),
+    "a torn uploaded picture": ("uploaded", "", b"x"),
+    "an uploaded picture as a folder": ("uploaded", "", Path.mkdir),
+    "a journal of other lines": ("journal_of_a_search", "study.jsonl", JOURNAL_LINE),
+    "a journal of random bytes": ("journal_of_a_search", "study.jsonl", b"\xff\n"),
+    "a journal as a folder": ("journal_of_a_search", "study.jsonl", Path.mkdir),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_damaged_file_is_a_sentence_or_is_mended(name: str, tmp_path: Path) -> None:
+    of, ending, damage = EXAMPLES[name]
+    made = CASES[of](tmp_path)
+    file = next(file for file in made.files if file.name.endswith(ending))
+    empty_place(file)
+    if isinstance(damage, bytes):
+        file.write_bytes(damage)
+    else:
+        damage(file)
+    with interrupted():
+        told(made.read)
+
+
+@pytest.mark.parametrize("changes", [{"created": 1e300}, {"space": {"epochs": "a,b"}}, {"space": {"lr": "x,y"}}])
+def test_search_with_values_of_other_types_is_not_listed(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = write_search(tmp_path)
+    with runs_in(tmp_path):
+        assert searches.list_searches()
+        run_folder.write_json(folder / "search.json", json.loads((folder / "search.json").read_text()) | changes)
+        assert not searches.list_searches()
+
+
+def test_damaged_part_is_computed_again_by_the_next_call(tmp_path: Path) -> None:
+    made = CASES["parts_of_a_measurement"](tmp_path)
+    made.files[2].write_bytes(made.files[2].read_bytes()[:-30])
+    with pytest.raises(UserError, match="Part 1 of the results was damaged"):
+        parts.read_parts(tmp_path)
+    assert parts.done(tmp_path) == {0}
+
+
+def folder_in_place(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def damaged_state(run: Path, **changes: Any) -> None:
+    """Change keys of the saved state; None removes one."""
+    path = run / "checkpoints" / "state.pt"
+    state = torch.load(path) | changes
+    torch.save({name: value for name, value in state.items() if value is not ...}, path)
+
+
+DAMAGED_RUNS: dict[str, Callable[[Path], object]] = {
+    "environment as text": lambda run: (run / "environment.json").write_text("x"),
+    "an environment without an attempt": lambda run: (run / "environment.json").write_text("{}"),
+    "parts as text": lambda run: (run / "again.json").write_text('{"parts": "x"}'),
+    "an unlimited number of parts": lambda run: (run / "again.json").write_text('{"parts": 1000000000}'),
+    "a state as a folder": lambda run: folder_in_place(run / "checkpoints" / "state.pt"),
+    "a state without optimizers": lambda run: damaged_state(run, optimizers=...),
+    "a state of other tensors": lambda run: damaged_state(run, models={"raw": {}}),
+    "a state with a config of another type": lambda run: damaged_state(run, config=5),
+    "a step that is none": lambda run: damaged_state(run, step=-5),
+    "a state with a better model that is none": lambda run: damaged_state(run, better="x"),
+    "a log of metrics that is a folder": lambda run: folder_in_place(run / "metrics.jsonl"),
+    "an environment that is a folder": lambda run: (
+        (run / "environment.json").unlink(), (run / "environment.json").mkdir()
+    ),
+    "an outcome that is a folder": lambda run: folder_in_place(run / "outcome.json"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("trained") / "run"
+    train(tiny(epochs=1, limit=8, device="cpu"), run)
+    return run
+
+
+@pytest.mark.parametrize("name", DAMAGED_RUNS)
+def test_damaged_run_is_resumed_or_refused_in_a_sentence(trained: Path, name: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    DAMAGED_RUNS[name](run)
+    with contextlib.suppress(UserError):
+        train(tiny(epochs=2, limit=8, device="cpu"), run, resume=True)
+
+
+def test_attempt_of_a_damaged_environment_is_counted_from_the_records(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "environment.json").write_text("{")
+    train(tiny(epochs=2, limit=8, device="cpu"), run, resume=True)
+    assert json.loads((run / "environment.json").read_text())["attempt"] == 1
+
+
+def test_state_that_is_a_folder_is_replaced_by_the_one_before(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    path = run / "checkpoints" / "state.pt"
+    path.replace(path.with_name("state.previous.pt"))
+    path.mkdir()
+    train(tiny(epochs=2, limit=8, device="cpu"), run, resume=True)
+    assert path.is_file()
+
+
+def test_tracker_starts_again_where_its_notes_are_damaged(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path)
+    for notes in ({"mlflow": {"id": 5, "sent": {"step": "x"}}}, {"mlflow": {"sent": [1]}}, {"mlflow": []}):
+        run_folder.write_json(run / TRACKING, notes)
+        follower = Follower(run, "mlflow")
+        follower._reader.update()
+        assert len(follower._new("step")) == 1
