@@ -144,7 +144,7 @@ def load(file: Path) -> Features:
     vectors, labels, classes = (arrays.get(name, np.zeros(0)) for name in ("vectors", "labels", "classes"))
     if (
         (vectors.ndim, labels.shape, classes.ndim) != (2, vectors.shape[:1], 1)
-        or (vectors.dtype, labels.dtype, classes.dtype.kind) != (np.float32, np.int64, "U")
+        or (vectors.dtype.str, labels.dtype.str, classes.dtype.kind) != ("<f4", "<i8", "U")
         or not np.isfinite(vectors).all()
         or not ((labels >= 0) & (labels < len(classes))).all()
     ):

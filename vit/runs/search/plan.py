@@ -62,7 +62,7 @@ class SearchPlan(BaseModel):
     owner: str = ""
     runs_per_person: int | None = None
     free_bytes: int = 0
-    created: float = Field(0.0, ge=0, lt=2**32)  # until the year 2106
+    created: float = Field(default=0.0, ge=0, lt=2**32)  # until the year 2106
     nonce: str = ""
 
     @property
