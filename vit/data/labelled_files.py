@@ -225,6 +225,8 @@ class _Index:
             if folder not in inner:
                 break
             known = inner[folder]
+        if len(known) == 1:
+            return known[0]
         if (key := (id(known), home, split)) not in self._chosen:
 
             def likeness(path: Parts) -> tuple[bool, bool]:

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from vit.errors import InvalidImage
 from vit.files import replaced
 from vit.paths import runs_folder
 from vit.progress import progress_bar
-from vit.untrusted import Unreadable, read_object
+from vit.untrusted import Unreadable, read_object, spend
 
 MOST_BYTES = 1 << 26  # [bytes] of a cached result
 _AT_ONCE = 4096  # pictures submitted to the threads at once; a million would take gigabytes
@@ -49,9 +50,11 @@ def each(work: Callable[[int], T], count: int, title: str) -> Iterator[T | str]:
         progress_bar(total=count, desc=title, unit="pictures", leave=False) as bar,
     ):
         for start in range(0, count, _AT_ONCE):
-            for result in pool.map(attempt, range(start, min(start + _AT_ONCE, count))):
-                bar.update()
-                yield result
+            with closing(pool.map(attempt, range(start, min(start + _AT_ONCE, count)))) as results:  # cancels the rest
+                for result in results:
+                    spend()  # here, as the limit is that of this thread
+                    bar.update()
+                    yield result
 
 
 def find_unreadable(opened: Opened, count: int, stamps: Callable[[], Iterable[str]], title: str) -> dict[int, str]:
