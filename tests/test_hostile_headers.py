@@ -74,8 +74,8 @@ def large_progressive() -> bytes:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: b"\xff\xd8" + b"\xff" * 100_000, "damaged"),
-        (lambda: b"\xff\xd8" + b"\xff\0" * 100_000, "damaged"),
+        (lambda: b"\xff\xd8" + b"\xff" * 100_000, "header holds no picture"),
+        (lambda: b"\xff\xd8" + b"\xff\0" * 100_000, "header holds no picture"),
         (large_progressive, "too many scans"),
         (
             lambda: picture()[:33] + chunk(b"iCCP", b"k\0\0" + zlib.compress(bytes(9))) * 101 + picture()[33:],

@@ -293,8 +293,8 @@ def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Read
             if len(chosen) == 1 or is_set(cell)
         }
         for picture, cell in zip(named_pictures, values[column], strict=True):
-            if own := names.get(cell):
-                classes[picture] |= own
+            if names.get(cell):
+                classes[picture] |= names[cell]
     splits = {
         picture: str(own.kind)
         for picture, cell in zip(named_pictures, values.get(split_column, ()), strict=False)  # type: ignore[arg-type]

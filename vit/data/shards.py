@@ -312,7 +312,7 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, _Label]]:
         with tarfile.open(path, "r:") as archive, path.open("rb") as raw:
             for member in archive:
                 spend()
-                if archive.offset <= member.offset:  # type: ignore[attr-defined]
+                if archive.offset <= member.offset:
                     raise tarfile.ReadError("its sizes contradict each other")
                 archive.members = []  # type: ignore[attr-defined]  # tarfile would keep a million of them in memory
                 if not member.isreg() or member.issparse():

@@ -108,7 +108,7 @@ def open_image(data: bytes) -> Image.Image:
         raise InvalidImage(
             f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1. Cut out a part of it."
         )
-    if image.tile and image.tile[0][0] == "bmp_rle" and width * height + len(data) > MAX_RUN_LENGTH:
+    if any(tile[0] == "bmp_rle" for tile in getattr(image, "tile", ())) and width * height + len(data) > MAX_RUN_LENGTH:
         raise InvalidImage(f"The picture is too large for a BMP with run lengths; {CONVERT}.")
     if data.startswith(jpeg_end.START):
         if width * height * _segments(data).count(jpeg_end.SCAN) > MAX_SCANS_PIXELS:
@@ -167,7 +167,7 @@ def _segments(data: bytes) -> bytes:
 
 def _png_chunks(data: bytes) -> list[bytes]:
     """Return the types of the chunks of a PNG, at most one more than the limit."""
-    kinds, position = [], 8
+    kinds, position = list[bytes](), 8
     while position < len(data) and len(kinds) <= MAX_PIECES:
         kinds.append(data[position + 4 : position + 8])
         position += 12 + int.from_bytes(data[position : position + 4], "big")
