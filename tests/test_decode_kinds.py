@@ -14,7 +14,7 @@ from PIL import Image
 
 from vit.images.decode import decode_image, used_range
 from vit.images.encode import encode_image
-from vit.images.tiff import count_pages
+from vit.images.tiff import read_tags
 from vit.images.video import is_video
 
 pytestmark = pytest.mark.usefixtures("assert_silence")
@@ -144,19 +144,19 @@ def test_tiff_of_other_numbers_is_identified(values: np.ndarray, what: str) -> N
 
 def test_pages_of_a_tiff_are_counted_without_reduced_copies() -> None:
     scan = gradient(60, 40)
-    assert count_pages(encode_image(scan, "TIFF")) == count_pages(encode_image(scan, "PNG")) == 1
-    assert count_pages(encode_image(scan, "TIFF", save_all=True, append_images=[scan.resize((30, 90)), scan])) == 3
+    assert read_tags(encode_image(scan, "TIFF")).pages == read_tags(encode_image(scan, "PNG")).pages == 1
+    assert read_tags(encode_image(scan, "TIFF", save_all=True, append_images=[scan.resize((30, 90)), scan])).pages == 3
     reduced = scan.resize((30, 20))
     reduced.encoderinfo = {"tiffinfo": {254: 1}}
-    assert count_pages(encode_image(scan, "TIFF", save_all=True, append_images=[reduced])) == 1
+    assert read_tags(encode_image(scan, "TIFF", save_all=True, append_images=[reduced])).pages == 1
 
 
 def test_pages_of_a_circular_or_endless_chain_end() -> None:
     entry = struct.pack("<HHHII", 1, 256, 3, 1, 8)
     circle = b"II*\0" + struct.pack("<I", 8) + entry + struct.pack("<I", 8)
-    assert count_pages(circle) == 1
+    assert read_tags(circle).pages == 1
     chain = b"".join(entry + struct.pack("<I", 8 + 18 * (n + 1)) for n in range(2000))
-    assert count_pages(b"II*\0" + struct.pack("<I", 8) + chain) == 1000
+    assert read_tags(b"II*\0" + struct.pack("<I", 8) + chain).pages == 1000
 
 
 # --- JPEG without its end -----------------------------------------------------------------------------------------

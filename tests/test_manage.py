@@ -1,5 +1,6 @@
 """Added checkpoints are stored completely or not at all, and deleted ones are gone at once."""
 
+import errno
 import io
 import json
 import os
@@ -281,3 +282,17 @@ def test_file_without_a_meaningful_name_is_named_after_its_config(
     content = b"{" if config is None else json.dumps(config).encode()
     assert manage.suggest(file, content) == name
     assert manage.NAME.fullmatch(name)
+
+
+def test_copy_onto_a_full_disk_names_the_disk(
+    tmp_path: Path, build: Callable[[], VisionTransformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_checkpoint(tmp_path / "best", build(), list("abcde"), Preprocess((32, 32)))
+
+    def full(source: str, target: str, **options: bool) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(InvalidCheckpoint, match=r"^The checkpoint was not saved: No space left on device\.$"):
+        manage.copy(folder, "copy", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]

@@ -136,6 +136,12 @@ def used_range(data: bytes) -> UsedRange | None:
     return used
 
 
+def pages_note(data: bytes) -> str:
+    """Cached `vit.images.tiff.pages_note`."""
+    note: str = cached(("pages of", hashlib.sha256(data).hexdigest()), lambda: tiff.pages_note(data))
+    return note
+
+
 def problem_of(data: bytes) -> str:
     """Return why a file is no readable picture, "" if it is one; cached."""
 
@@ -187,7 +193,7 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     for picture in here.pictures[:most]:
         if used := used_range(picture.data):
             st.caption(f"{plain(picture.name)} {used.sentence} Page Explore can stretch it.")
-        if note := tiff.pages_note(picture.data):
+        if note := pages_note(picture.data):
             st.caption(f"{plain(picture.name)} {note}")
     count = len(here.pictures)
     if count and not (here.fresh and st.session_state.get(key)):  # the uploader does not show these pictures

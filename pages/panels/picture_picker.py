@@ -20,7 +20,7 @@ from pages.shared import uploaders
 from pages.shared.escape import plain, with_code
 from pages.streamlit_internals import sessions
 from vit.errors import UserError
-from vit.images import decode, samples, tiff
+from vit.images import decode, samples
 from vit.images import video as videos
 from vit.images.file_checks import MAX_FRAMES
 from vit.runs.registry import list_runs
@@ -243,7 +243,7 @@ def pick_frame(source: Source) -> Source:
 
 def pick_range(source: Source) -> Source:
     """Show how much of a file is not shown: further pages, and a toggle for stretching a narrow range of values."""
-    if note := tiff.pages_note(source.data):
+    if note := loading.pages_note(source.data):
         st.caption(plain(f"{source.name} {note}"))
     used = None if source.sample or videos.is_video(source.data) else loading.used_range(source.data)
     if used is None:

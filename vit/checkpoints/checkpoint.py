@@ -10,6 +10,7 @@ A checkpoint that we save is a folder in the layout of transformers:
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Mapping
 from copy import deepcopy
@@ -150,8 +151,16 @@ class CheckpointInfo:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a file cannot be opened, as the end of a sentence: the system's error, or an impossible name."""
-    return (error.strerror if isinstance(error, OSError) else None) or "the name cannot be"
+    """Return why a file cannot be opened or copied, as the end of a sentence.
+
+    >>> import shutil
+    >>> reason_of(shutil.Error([("a", "b", "[Errno 2] No such file or directory: 'a'")]))
+    'No such file or directory'
+    """
+    if not isinstance(error, OSError):
+        return "the name cannot be"
+    code = re.search(r"\[Errno (\d+)\]", str(error))  # of `shutil.copytree`, which joins the errors as text
+    return error.strerror or (os.strerror(int(code[1])) if code else "a file cannot be read or written")
 
 
 def reads_text(document: Mapping[str, Any]) -> bool:

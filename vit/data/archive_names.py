@@ -8,6 +8,7 @@ from vit.errors import InvalidDataset
 
 MAX_DEPTH = 20  # nested folders
 MAX_CLASS_NAME = 100  # [characters]
+_MAX_PART = 255  # [characters] of a file's or folder's name, as on common file systems
 
 _JOINERS = "\u200c\u200d"  # invisible, but part of words and emoji
 
@@ -63,6 +64,8 @@ def safe_path(name: str) -> tuple[str, ...]:
             f"The archive holds the path {printable_name(name)!r}, which could lead out of its folder. "
             "Pack the folder again, with plain relative paths."
         )
+    if any(len(part) > _MAX_PART for part in parts):  # the time of normalising a name grows quadratically
+        raise InvalidDataset(f"The archive holds a name of more than {_MAX_PART} characters. Shorten it.")
     if len(parts) > MAX_DEPTH:
         raise InvalidDataset(f"The archive has folders more than {MAX_DEPTH} deep. Pack the class folders only.")
     return parts

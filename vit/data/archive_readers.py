@@ -19,15 +19,18 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from vit.data.archive_names import safe_path, unusual
 from vit.data.file_names import printable_name, printable_path
 from vit.data.name_encodings import TITLES, UTF8, encodings_of
-from vit.errors import InvalidDataset
+from vit.errors import InvalidDataset, UserError
+from vit.untrusted import spend
 
 MAX_ENTRIES = 500_000  # entries of any kind; macOS adds a shadow file to every file
+ENTRIES_FLOOR, MIN_ENTRY = 20_000, 50  # entries that are always allowed; [packed bytes] of each further one
 MAX_BYTES = 8 << 30  # [bytes] unpacked in total
 MAX_RATIO = 200  # unpacked to packed size; deflate reaches 1,032 on zeros, real pictures hardly 2
 RATIO_FLOOR = 100_000_000  # [bytes] unpacked, below which any ratio is harmless
 MIN_FREE = 1 << 30  # [bytes] of disk space to leave
 
 _ZIP_HEADER = 30  # [bytes] of the local header, without the name
+_MAX_EXTRA = 4096  # [bytes] of an entry's extra fields in a zip, for which Python's time grows quadratically
 _MAX_DIRECTORY = 64 << 20  # [bytes] of a zip's central directory, which Python reads at once
 _MAX_HEADER = 32 << 10  # [bytes] of a file's header in a tar, which Python reads at once
 _MAX_DICTIONARY = 256 << 20  # [bytes] of memory for xz; `xz -9` needs 65 MB
@@ -40,7 +43,7 @@ _FOREIGN = (
 )
 
 # Exceptions that Python's readers raise on damaged or hostile input.
-_DAMAGE = (
+DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
@@ -72,14 +75,28 @@ class Budget:
     Attributes:
         packed: size of the archive [bytes].
         folder: on the disk that is written to.
+        name: of the archive, for messages.
+        most: bytes that may come out of it; 0 for the usual limit.
         unpacked: bytes that came out of the archive so far.
         stored: bytes written so far; small files count as whole blocks.
+        entries: files and folders so far.
     """
 
-    def __init__(self, packed: int, folder: Path):
-        self.packed, self.folder = packed, folder
-        self.unpacked = self.stored = 0
+    def __init__(self, packed: int, folder: Path, name: str = "The archive", most: int = 0):
+        self.packed, self.folder, self.name, self.most = packed, folder, name, most or MAX_BYTES
+        self.unpacked = self.stored = self.entries = 0
         self.store(0)
+
+    def enter(self) -> None:
+        """Count an entry.
+
+        Raises:
+            InvalidDataset: there are too many, in total or relative to the size of the archive.
+        """
+        spend()
+        self.entries += 1
+        if self.entries > (most := min(MAX_ENTRIES, ENTRIES_FLOOR + self.packed // MIN_ENTRY)):
+            raise InvalidDataset(f"{self.name} has more than {most:,} entries, the limit. Leave some out.")
 
     def unpack(self, count: int) -> None:
         """Count bytes that came out of the archive.
@@ -87,14 +104,15 @@ class Budget:
         Raises:
             InvalidDataset: too many, in total or relative to the size of the archive.
         """
+        spend()
         self.unpacked += count
-        if self.unpacked > MAX_BYTES:
+        if self.unpacked > self.most:
             raise InvalidDataset(
-                f"The archive unpacks to more than {MAX_BYTES / 1e9:.1f} GB, the limit. Make the pictures smaller."
+                f"{self.name} unpacks to more than {self.most / 1e9:.1f} GB, the limit. Make the pictures smaller."
             )
         if self.unpacked > max(RATIO_FLOOR, MAX_RATIO * self.packed):
             raise InvalidDataset(
-                f"The archive unpacks to more than {MAX_RATIO} times its size, which pictures never do. "
+                f"{self.name} unpacks to more than {MAX_RATIO} times its size, which pictures never do. "
                 "Pack the pictures themselves again."
             )
 
@@ -109,7 +127,7 @@ class Budget:
             free = shutil.disk_usage(self.folder).free
             if free < MIN_FREE + (64 << 20):
                 raise InvalidDataset(
-                    f"The disk is too full ({free / 1e9:.1f} GB free). Nothing was kept; make room and import again."
+                    f"The disk is too full ({free / 1e9:.1f} GB free). Nothing was kept; make room and try again."
                 )
 
 
@@ -122,9 +140,9 @@ def translate_errors() -> Iterator[None]:
     """
     try:
         yield
-    except InvalidDataset:
+    except UserError:
         raise
-    except _DAMAGE as error:
+    except DAMAGE as error:
         reason = printable_name(str(error).partition("\n")[0]) or type(error).__name__
         raise InvalidDataset(f"The archive is damaged or incomplete ({reason}). Copy or pack it again.") from error
 
@@ -166,6 +184,7 @@ def _zip_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Itera
     done = 0
     for entry, path in zip(entries, paths, strict=True):
         done += entry.compress_size
+        budget.enter()
         if not entry.is_dir():
             yield Member(path, lambda entry=entry: _zip_chunks(archive, entry, budget), done)  # type: ignore[misc]
 
@@ -189,6 +208,12 @@ class _LimitedReads(RawIOBase):
         data = self.raw.read(min(count, _MAX_DIRECTORY)) if count >= 0 else self.raw.read(_MAX_DIRECTORY)
         if len(data) >= _MAX_DIRECTORY or (count > _CHUNK_BYTES and data.count(b"PK\1\2") > MAX_ENTRIES):
             raise InvalidDataset(f"The archive has more than {MAX_ENTRIES:,} entries, the limit. Leave some out.")
+        position = 0
+        while data[position : position + 4] == b"PK\1\2" and position + 46 <= len(data):
+            name, extra, comment = struct.unpack_from("<HHH", data, position + 28)
+            if extra > _MAX_EXTRA:
+                raise InvalidDataset("A file in the zip has unusually long extra fields. Pack it again.")
+            position += 46 + name + extra + comment
         return data
 
 
@@ -347,6 +372,7 @@ def _tar_members(stream: _Stream) -> Iterator[Member]:
             archive.members.clear()  # tarfile would keep all entries in memory
             if entry is None:
                 break
+            stream.budget.enter()
             path = safe_path(entry.name)
             if entry.issym() or entry.islnk():
                 raise unusual(path, "a link")

@@ -14,7 +14,7 @@ from vit.data.file_names import Parts, printable_name
 from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below
 from vit.data.split_names import SplitName, split_name, without_split
 from vit.errors import InvalidDataset
-from vit.untrusted import brief_list
+from vit.untrusted import brief_list, spend
 
 Content = Tree | list[Parts]  # of a class: its folder including subfolders, or a list of pictures
 Classes = dict[str, Content]
@@ -56,6 +56,7 @@ def unknown_classes(names: Iterable[str], where: str) -> InvalidDataset:
 
 
 def _has_pictures(folder: Tree) -> bool:
+    spend()
     return folder.holds_pictures or any(map(_has_pictures, folder.folders.values()))
 
 
@@ -137,7 +138,7 @@ def _splits(root: Tree, where: str) -> Layout | None:
     if learnt.rank == 2:
         return None
     siblings = {name: folder for name, folder in inner.items() if name != own}
-    if any(set(_with_pictures(folder)) & set(classes) for folder in siblings.values()):
+    if any(_with_pictures(folder).keys() & classes.keys() for folder in siblings.values()):
         return Layout({"": dict(classes)}, (f"Only {printable_name(own)}/ is read.",))
     if siblings and not any(map(_with_pictures, siblings.values())):
         raise InvalidDataset(
@@ -206,7 +207,7 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
         for name, folder in inner.items()
         if not folder.holds_pictures
     }
-    copies = {name for name, own in nested.items() if len(nested) < len(inner) and own <= set(inner)}  # of classes
+    copies = {name for name, own in nested.items() if len(nested) < len(inner) and own <= inner.keys()}  # of classes
     several = sorted({one for name, own in nested.items() if len(own) > 1 and name not in copies for one in own})
     notes = (f"Folders within a class are read as one: {folder_list(several)}.",) if several else ()
     if len(nested) < len(inner):

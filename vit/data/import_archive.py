@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit.data.archive_names import SeenNames
-from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, translate_errors
+from vit.data.archive_readers import Budget, Member, list_members, translate_errors
 from vit.data.class_folders import PackedPicture, arrange, place_pictures
 from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_path
 from vit.data.folders import list_files
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
-from vit.untrusted import Unreadable, read_object
+from vit.untrusted import Unreadable, read_object, spend
 from vit.validation import as_tuple
 
 MAX_FILES = 200_000  # pictures
@@ -168,6 +168,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
     hidden = reported = 0
 
     def settle() -> None:
+        spend()  # here, as the limit is that of this thread, not of those which decode
         path, file, _, future = waiting.popleft()
         try:
             pictures.append(PackedPicture(path, file, future.result()))
@@ -176,8 +177,6 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
 
     with archive.open("rb") as raw, ThreadPoolExecutor(_THREADS) as threads:
         for number, member in enumerate(list_members(raw, budget, notes)):
-            if number >= MAX_ENTRIES:
-                raise InvalidDataset(f"The archive has more than {MAX_ENTRIES:,} entries, the limit. Leave some out.")
             if not member.path or any(map(is_ignored, member.path)):
                 hidden += 1
                 continue

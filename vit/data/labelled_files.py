@@ -7,6 +7,7 @@ suffix. The class column has a common name for it, or else is the only other col
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from os.path import splitext
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -14,10 +15,12 @@ from typing import NamedTuple
 from vit.data.file_names import NOT_READ, PICTURES, Parts, printable_name, printable_path
 from vit.data.split_names import split_name, split_of
 from vit.data.table_columns import Accepted, are_splits, file_column, is_set, label_columns, names_splits, title_of
-from vit.data.tables import Table, TableTooLong, read_table
-from vit.untrusted import Unreadable
+from vit.data.tables import MOST_BYTES, Table, TableTooLong, read_table
+from vit.untrusted import Unreadable, spend
 
 MOST_TABLES = 50  # maximum number of tables to read
+_MOST_TABLE_BYTES = 2 * MOST_BYTES  # of all tables together
+_MOST_FILE_COLUMNS = 10  # columns of which all rows are looked up; those that name most pictures in a sample of rows
 _MOST_TRIED = 500  # rows sampled to find the column of file names; up to twice as many
 _MISSING = {"nan", "<na>"}  # as pandas writes cells without a value
 _CAMERAS = {
@@ -76,7 +79,8 @@ def from_tables(
     if not pictures:
         return NoLabels()
     index, readings, reasons = _Index(pictures), list[tuple[Parts, _Reading]](), list[str]()
-    single, unread, unmatched, tried, failed = "", "", "", 0, list[str]()
+    single, unread, unmatched, tried, size, failed = "", "", "", 0, 0, list[str]()
+    left = ""
     for path in sorted(tables, key=lambda path: (len(path), path)):
         name = PurePosixPath(path[-1].casefold())
         if name.stem in index.by_stem:
@@ -87,10 +91,13 @@ def from_tables(
         if name.suffix in NOT_READ:
             unread = unread or f"{printable_path(path)} is not read. Save it as CSV."
             continue
-        if (tried := tried + 1) > MOST_TABLES:
+        spend()
+        if (tried := tried + 1) > MOST_TABLES or size > _MOST_TABLE_BYTES:
+            left = f"Only the first {tried - 1} tables are read, before {printable_path(path)}."
             break
         try:
-            table = read_table(read(path), name.suffix)
+            size += len(content := read(path))
+            table = read_table(content, name.suffix)
         except (OSError, Unreadable, TableTooLong) as error:
             failed.append(f"{printable_path(path)} {error}" if isinstance(error, TableTooLong) else str(error))
             continue
@@ -103,8 +110,9 @@ def from_tables(
             unmatched = unmatched or f"{printable_path(path)} names fewer than half of the pictures, so it is not used."
     if not readings:
         reasons += failed
-        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(unread or unmatched or single)
+        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(unread or unmatched or single or left)
     merged = _merged(readings, len(pictures))
+    failed += [left] * bool(left)
     return merged._replace(notes=(*merged.notes, *failed)) if isinstance(merged, PictureLabels) else merged
 
 
@@ -114,6 +122,7 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
     labels: dict[Parts, tuple[str, str]] = {}
     notes, used, several = list[str](), list[Parts](), set[Parts]()
     for path, reading in readings:
+        spend()
         by_table = split_name(PurePosixPath(path[-1]).stem)
         pairs = {
             picture: (labels[picture][0], next(iter(names)) if len(names) == 1 else "")
@@ -170,7 +179,10 @@ class _Index:
         self.by_stem: dict[str, list[Parts]] = defaultdict(list)
         self.by_number: dict[str, list[Parts]] = defaultdict(list)
         self.count = 0
+        self._inner: dict[int, dict[str, list[Parts]]] = {}  # by id of a list in this index and the next folder
+        self._chosen: dict[tuple[int, Parts, str], Parts | None] = {}
         for path in pictures:
+            spend()
             self.count += 1
             name = path[-1].casefold()
             self.by_name[name].append(path)
@@ -186,30 +198,45 @@ class _Index:
             home: folder of the table.
             split: that the table belongs to, or "".
         """
-        parts = [part.casefold() for part in re.split(r"[\\/]", text) if part not in ("", ".")]
+        parts = [part.casefold() for part in text.replace("\\", "/").split("/") if part not in ("", ".")]
         if not parts:
             return None
         name = parts[-1]
-        stem, suffix = splitext(name)
-        if suffix not in PICTURES:
-            stem = name
-        known = self.by_name.get(name) or self.by_stem.get(name) or self.by_stem.get(stem)
-        if not known and stem.isdecimal():  # spreadsheets remove leading zeros
-            known = self.by_number.get(stem.lstrip("0"))
+        known = self.by_name.get(name) or self.by_stem.get(name)
+        if not known:
+            stem, suffix = splitext(name)
+            stem = stem if suffix in PICTURES else name
+            known = self.by_stem.get(stem)
+            if not known and stem.isdecimal():  # spreadsheets remove leading zeros
+                known = self.by_number.get(stem.lstrip("0"))
         if not known or len(known) == 1:
             return known[0] if known else None
+        return self._most_like(known, parts[:-1], home, split)
 
-        def likeness(path: Parts) -> tuple[int, bool, bool]:
-            common = 0
-            for mine, theirs in zip(reversed(path[:-1]), reversed(parts[:-1]), strict=False):
-                if mine.casefold() != theirs:
-                    break
-                common += 1
-            own = split_of(path[:-1])
-            return common, path[: len(home)] == home and bool(home), bool(own and own.kind == split)
+    def _most_like(self, known: list[Parts], folders: Sequence[str], home: Parts, split: str) -> Parts | None:
+        """Return the picture that shares most of the last folders, else is in the table's folder, else in its split."""
+        for depth, folder in enumerate(reversed(folders), 2):
+            inner = self._inner.get(id(known))
+            if inner is None:  # each list is divided once, so that many equal names take no more time
+                inner = self._inner[id(known)] = defaultdict(list)
+                for path in known:
+                    if len(path) >= depth:
+                        inner[path[-depth].casefold()].append(path)
+            if folder not in inner:
+                break
+            known = inner[folder]
+        if len(known) == 1:
+            return known[0]
+        if (key := (id(known), home, split)) not in self._chosen:
 
-        ranked = sorted(known, key=likeness, reverse=True)
-        return ranked[0] if likeness(ranked[0]) > likeness(ranked[1]) else None
+            def likeness(path: Parts) -> tuple[bool, bool]:
+                own = split_of(path[:-1])
+                return path[: len(home)] == home and bool(home), bool(own and own.kind == split)
+
+            best = max(map(likeness, known))
+            alike = [path for path in known if likeness(path) == best]
+            self._chosen[key] = alike[0] if len(alike) == 1 else None
+        return self._chosen[key]
 
 
 def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Reading | str | None:
@@ -219,11 +246,14 @@ def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Read
     split = of_table.kind if of_table else ""
     some = rows[:: max(len(rows) // _MOST_TRIED, 1)]
 
-    def find(row: Sequence[str], column: int) -> Parts | None:
-        return index.find(row[column], path[:-1], split)
+    @cache
+    def find(cell: str) -> Parts | None:
+        spend()
+        return index.find(cell, path[:-1], split)
 
-    tried = [column for column in range(len(rows[0])) if any(find(row, column) for row in some)]
-    found = {column: [find(row, column) for row in rows] for column in tried}
+    named = {column: {find(row[column]) for row in some} - {None} for column in range(len(rows[0]))}
+    likely = sorted(filter(named.get, named), key=lambda column: -len(named[column]))[:_MOST_FILE_COLUMNS]
+    found = {column: [find(row[column]) for row in rows] for column in sorted(likely)}
     different = {column: len({*own} - {None}) for column, own in found.items()}
     fit = {
         column: own
@@ -242,13 +272,10 @@ def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Read
     pictures = fit[files]
     if columns is None and pictures[0] is None:
         columns, rows, pictures = rows[0], rows[1:], pictures[1:]
-    rows_with_pictures = [
-        (picture, [cell if cell.casefold() not in _MISSING else "" for cell in row])
-        for picture, row in zip(pictures, rows, strict=True)
-        if picture
-    ]
+    named_rows = [row for row, picture in zip(rows, pictures, strict=True) if picture]
+    named_pictures = list(filter(None, pictures))
     others = [column for column in range(len(rows[0])) if column != files] if rows else []
-    values = {column: [row[column] for _, row in rows_with_pictures] for column in others}
+    values = {column: _without_missing([row[column] for row in named_rows]) for column in others}
     split_column = next((column for column in others if are_splits(values[column])), None)
     chosen = label_columns(
         {c: own for c, own in values.items() if c != split_column and not names_splits(c, columns)},
@@ -258,20 +285,31 @@ def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Read
     if isinstance(chosen, str):
         return f"{shown} names these pictures, but {chosen}"
     classes: dict[Parts, set[str]] = defaultdict(set)
-    splits = {}
-    for picture, row in rows_with_pictures:
-        classes[picture] |= _classes_in(row, chosen, columns)
-        if split_column is not None and (own := split_name(row[split_column])):
-            splits[picture] = str(own.kind)
+    for column in chosen:
+        spend()
+        names = {
+            cell: {columns[column]} if len(chosen) > 1 and columns else {*map(str.strip, cell.split("|"))} - {""}
+            for cell in set(values[column])
+            if len(chosen) == 1 or is_set(cell)
+        }
+        for picture, cell in zip(named_pictures, values[column], strict=True):
+            if names.get(cell):
+                classes[picture] |= names[cell]
+    splits = {
+        picture: str(own.kind)
+        for picture, cell in zip(named_pictures, values.get(split_column, ()), strict=False)  # type: ignore[arg-type]
+        if (own := split_name(cell))
+    }
     title = ", ".join(title_of(column, columns) for column in (files, *chosen[:3])) + (", …" if len(chosen) > 3 else "")
     note = f"Classes are from {shown} (columns {title})."
-    return _Reading({picture: names for picture, names in classes.items() if names}, splits, note)
+    return _Reading(classes, splits, note)
 
 
-def _classes_in(row: Sequence[str], chosen: Sequence[int], columns: Sequence[str] | None) -> set[str]:
-    if len(chosen) > 1:
-        return {columns[column] for column in chosen if is_set(row[column])} if columns else set()
-    return {name for part in row[chosen[0]].split("|") if (name := part.strip())}
+def _without_missing(cells: list[str]) -> list[str]:
+    """Replace cells without a value by ""."""
+    spend()
+    missing = {cell for cell in set(cells) if cell.casefold() in _MISSING}
+    return ["" if cell in missing else cell for cell in cells] if missing else cells
 
 
 def name_numeric_classes(labelled: PictureLabels) -> PictureLabels:

@@ -13,8 +13,10 @@ of parts of Hangul syllables are rounded from Korean text.
 
 import unicodedata
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import accumulate, islice
 from math import log
+
+from vit.untrusted import spend
 
 UTF8 = "utf-8"
 TITLES = {
@@ -42,6 +44,7 @@ TITLES = {
 }
 
 _MOST, _LONGEST = 1000, 200  # maximum number of path components to score, and bytes of each
+_MOST_BYTES = 30_000  # of all of them
 
 _NEAR = 4.0  # [nats] maximum difference to the best encoding for an alternative to be reported
 
@@ -105,11 +108,13 @@ def encodings_of(names: Iterable[bytes]) -> list[str]:
     foreign = [name for name in names if not name.isascii()]
     parts = dict.fromkeys(part for name in foreign for part in name.split(b"/") if not part.isascii())
     some = [part[:_LONGEST] for part in islice(parts, _MOST)]
-    totals = dict[str, float]()
+    sizes = accumulate(map(len, some))
+    some = [part for part, size in zip(some, sizes, strict=True) if size <= _MOST_BYTES]
+    every, totals = b"/".join(parts), dict[str, float]()  # no encoding has "/" within a character
     for encoding, cost in _COSTS.items():
+        spend()
         try:
-            for part in parts:
-                part.decode(encoding)
+            every.decode(encoding)
         except UnicodeDecodeError:
             continue
         if encoding == UTF8:

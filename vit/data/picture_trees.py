@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from vit.data.file_names import Parts, is_ignored, is_picture, is_table
+from vit.untrusted import spend
 
 # Folders beside or within classes that contain none of their pictures.
 NO_PICTURES = {
@@ -40,7 +41,9 @@ class PackedTree:
         """Add a file below this folder."""
         folder = self
         for name in path[:-1]:
-            folder = folder.folders.setdefault(name, PackedTree((*folder.path, name)))
+            if name not in folder.folders:
+                folder.folders[name] = PackedTree((*folder.path, name))
+            folder = folder.folders[name]
         getattr(folder, kind).append(path[-1])
 
 
@@ -52,6 +55,7 @@ class DiskTree:
 
     @cached_property
     def _entries(self) -> tuple[dict[str, "DiskTree"], list[str], list[str], list[str]]:
+        spend()
         folders: dict[str, DiskTree] = {}
         pictures, tables, others = [], [], []
         around = (*self._around, os.path.realpath(self.place))
@@ -109,6 +113,7 @@ def pictures_below(folder: Tree, all_of_them: bool = True) -> list[Parts]:
     Args:
         all_of_them: include folders of masks and the like, which are not pictures of a class.
     """
+    spend()
     found = [(*folder.path, name) for name in folder.pictures]
     for name, inner in folder.folders.items():
         if all_of_them or name.casefold() not in NO_PICTURES:

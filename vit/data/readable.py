@@ -19,7 +19,7 @@ from vit.errors import InvalidImage
 from vit.files import replaced
 from vit.paths import runs_folder
 from vit.progress import progress_bar
-from vit.untrusted import Unreadable, read_object
+from vit.untrusted import Unreadable, read_object, spend
 
 MOST_BYTES = 1 << 26  # [bytes] of a cached result
 _AT_ONCE = 4096  # pictures submitted to the threads at once; a million would take gigabytes
@@ -48,10 +48,14 @@ def each(work: Callable[[int], T], count: int, title: str) -> Iterator[T | str]:
         ThreadPoolExecutor(os.cpu_count()) as pool,
         progress_bar(total=count, desc=title, unit="pictures", leave=False) as bar,
     ):
-        for start in range(0, count, _AT_ONCE):
-            for result in pool.map(attempt, range(start, min(start + _AT_ONCE, count))):
-                bar.update()
-                yield result
+        try:
+            for start in range(0, count, _AT_ONCE):
+                for result in pool.map(attempt, range(start, min(start + _AT_ONCE, count))):
+                    spend()  # here, as the limit is that of this thread, not of those which work
+                    bar.update()
+                    yield result
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # after an error, or if nobody wants the rest
 
 
 def find_unreadable(opened: Opened, count: int, stamps: Callable[[], Iterable[str]], title: str) -> dict[int, str]:

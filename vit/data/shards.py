@@ -21,6 +21,7 @@ Source of the layouts: github.com/webdataset/webdataset, README; features `Image
 import hashlib
 import json
 import os
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -34,21 +35,23 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vit.data.archive_readers import DAMAGE, Budget
 from vit.data.class_names import FILE as CLASSES
 from vit.data.class_names import MAX_NAME
 from vit.data.file_names import PICTURES
 from vit.data.readable import stamps_of
 from vit.data.split_names import Kind, split_name
-from vit.errors import InvalidDataset
+from vit.errors import InvalidDataset, UserError
 from vit.files import replaced
 from vit.progress import tqdm
-from vit.untrusted import Unreadable, brief, brief_list, parse_json, read_bytes
+from vit.untrusted import Unreadable, brief, brief_list, parse_json, read_bytes, spend
 
 INDEX, COPIED = "index.npz", "pictures.bin"
 SPLITS = ("train", "validation", "test")
 MOST_BYTES = 1 << 28  # of one picture [bytes]
 _SUFFIXES = (".tar", ".parquet")
 _BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
+_ROWS_FLOOR = 100_000  # rows of a parquet file in addition to one per byte; runs of equal values take hardly any bytes
 _MOST_LABEL = 1 << 20
 _HIDDEN = -1  # label of test pictures in parquet
 _VERSION = 2
@@ -162,7 +165,8 @@ def index(folder: Path, bar: bool = True) -> Index:
     try:
         made = _make(folder, files, bar)
     except OSError as error:
-        raise InvalidDataset(f"{error.filename or folder} cannot be read or written: {error.strerror}.") from error
+        what = Path(error.filename or folder).name
+        raise InvalidDataset(f"{brief(what)} cannot be read or written: {error.strerror or error}.") from error
     arrays: dict[str, Any] = {
         "number": made.records.file,
         "offset": made.records.offset,
@@ -215,16 +219,17 @@ def _is_sound(known: Index) -> bool:
 def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     rows: list[_Row] = []
     names: tuple[str, ...] = ()
-    parquet = any(file.suffix == ".parquet" for file in files)
+    parquet = [file for file in files if file.suffix == ".parquet"]
+    size = sum(file.stat().st_size for file in parquet)
+    budget = Budget(size, folder, "The dataset", sys.maxsize) if parquet else None
     splits = [split_of(folder, file) for file in files]
-    copied = folder / (COPIED + ".partial")
-    with copied.open("wb") if parquet else open(os.devnull, "wb") as out:
+    with replaced(folder / COPIED) if parquet else open(os.devnull, "wb") as out:
         for number, file in enumerate(tqdm(files, desc="reading where pictures lie", unit="files", disable=not bar)):
             split = SPLITS.index(splits[number] or "train")
-            if file.suffix == ".tar":
+            if budget is None or file.suffix == ".tar":
                 rows += [(number, *place, split) for place in _in_tar(file)]
             else:
-                own, named = _in_parquet(file, out)
+                own, named = _in_parquet(file, out, budget)
                 if names and named and named != names:
                     raise InvalidDataset(
                         f"{file.name} numbers its classes differently from the files before it. Write all files with "
@@ -232,8 +237,6 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
                     )
                 names = names or named
                 rows += [(number, *place, split) for place in own]
-    if parquet:
-        copied.replace(folder / COPIED)
     numbers, names = _numbered([row[3] for row in rows], names)
     notes = _notes_on_unlabelled(files, [row for row, label in zip(rows, numbers, strict=True) if label is None])
     table = [(*row[:3], label, row[4]) for row, label in zip(rows, numbers, strict=True) if label is not None]
@@ -308,7 +311,11 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, _Label]]:
     try:
         with tarfile.open(path, "r:") as archive, path.open("rb") as raw:
             for member in archive:
-                if not member.isreg():
+                spend()
+                if archive.offset <= member.offset:
+                    raise tarfile.ReadError("its sizes contradict each other")
+                archive.members = []  # type: ignore[attr-defined]  # tarfile would keep a million of them in memory
+                if not member.isreg() or member.issparse():
                     continue
                 place = PurePosixPath(member.name)
                 stem, _, kind = place.name.partition(".")
@@ -321,7 +328,6 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, _Label]]:
                 if "picture" in record and not isinstance(label := _label_of(record, raw.fileno()), _NoLabel):
                     yield (*record["picture"], label)
                     del pending[key]
-                archive.members = []  # type: ignore[attr-defined]  # tarfile would keep a million of them in memory
             # At a damaged header or the end of the file, tarfile stops as at the end of the archive, which is a block
             # of zeros.
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
@@ -329,8 +335,10 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, _Label]]:
             for record in pending.values():
                 if "picture" in record:
                     yield (*record["picture"], _label_of(record, raw.fileno()))
-    except tarfile.TarError as error:
-        raise InvalidDataset(f"{path.name} is a damaged tar: {error}. Copy it again.") from error
+    except DAMAGE as error:  # tarfile raises almost anything on hostile bytes
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise InvalidDataset(f"{path.name} is a damaged tar: {brief(str(error))}. Copy it again.") from error
 
 
 def _label_of(record: Mapping[str, tuple[int, int]], file: int) -> _Label:
@@ -371,11 +379,10 @@ def _checked_label(value: object) -> _Label:
     return name if 0 < len(name) <= MAX_NAME else _NoLabel.INVALID
 
 
-def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, _Label]], tuple[str, ...]]:
+def _in_parquet(path: Path, out: Any, budget: Budget) -> tuple[list[tuple[int, int, _Label]], tuple[str, ...]]:
     """Copy the pictures out; return offset, length and label of each, and names of the classes."""
     try:
-        import pyarrow  # noqa: PLC0415 # an optional dependency
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415 # an optional dependency
     except ModuleNotFoundError as error:
         raise InvalidDataset(
             "Parquet files are read by pyarrow, which is not installed: pip install pyarrow"
@@ -387,7 +394,10 @@ def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, _Label]], tu
         image = next((name for name in ("image", "img") if name in columns), None)
         label = next((name for name in ("label", "fine_label", "labels") if name in columns), None)
         if image is None or label is None:
-            raise InvalidDataset(f"{path.name} has the columns {', '.join(columns)[:200]}; image and label are needed.")
+            names = brief_list(map(brief, columns))
+            raise InvalidDataset(f"{path.name[:80]} has the columns {names[:100]}; image and label are needed.")
+        if table.metadata.num_rows > _ROWS_FLOOR + path.stat().st_size:
+            raise InvalidDataset(f"{path.name[:80]} declares more rows than its size can hold. Copy it again.")
         for batch in _batches(table, image, label):
             for picture, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 content = picture.get("bytes") if isinstance(picture, dict) else picture
@@ -398,13 +408,17 @@ def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, _Label]], tu
                     own = _NoLabel.MISSING
                 found.append((out.tell(), len(content), own))
                 if not isinstance(own, _NoLabel):
+                    budget.unpack(len(content))
+                    budget.store(len(content))
                     out.write(content)
         return found, _names_in(table.schema_arrow.metadata or {}, label)
-    except (pyarrow.ArrowException, OSError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # Arrow's own kinds, and of Python those of values that it cannot hold
         if isinstance(error, OSError) and error.errno is not None:  # a disk error; Arrow's have no errno
             raise
-        reason = str(error).partition("\n")[0]
-        raise InvalidDataset(f"{path.name} is a damaged parquet file: {reason[:200]}. Copy it again.") from error
+        reason = brief(str(error).partition("\n")[0])
+        raise InvalidDataset(f"{path.name[:80]} is a damaged parquet file: {reason}. Copy it again.") from error
 
 
 def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
@@ -414,6 +428,7 @@ def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
     its uncompressed column chunk, and without a dictionary neither are all values together.
     """
     for group in range(table.num_row_groups):
+        spend()
         part = table.metadata.row_group(group)
         columns = [part.column(number) for number in range(part.num_columns)]
         size = 1

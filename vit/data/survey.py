@@ -19,6 +19,7 @@ from vit.data.splits import interleave_classes
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
+from vit.untrusted import spend
 
 MAX_OPENED = 1000  # maximum number of pictures to decode
 MAX_OPENED_BYTES = 150_000_000  # total size of the files to decode
@@ -180,6 +181,7 @@ def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int,
     sizes, unreadable, read, narrow = [], [], 0, 0
     cells: dict[int, list[Image.Image]] = defaultdict(list)
     for index in interleave_classes([item.label for item in items])[:MAX_OPENED]:
+        spend()
         item = items[index]
         read += item.size
         if read > MAX_OPENED_BYTES:
@@ -216,6 +218,7 @@ def _find_repeats(items: Sequence[_Item]) -> list[tuple[_Item, _Item]]:
                 break
             first: dict[bytes, _Item] = {}
             for item in own:
+                spend()
                 with suppress(OSError):  # `_open_some` reports it
                     same = first.setdefault(hashlib.sha256(item.content()).digest(), item)
                     if same is not item:

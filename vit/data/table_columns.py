@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Literal
 
 from vit.data.file_names import Parts, is_picture, printable_name
 from vit.data.picture_trees import NO_PICTURES
 from vit.data.split_names import split_name
+from vit.untrusted import spend
 
 Accepted = Literal["any", "usual", "label"]  # titles of a class column: any, a common one, or `label` only
 _USUAL = (
@@ -19,6 +21,7 @@ _FILE = {
 }  # fmt: skip
 _KEY = {"id", "ids", "name", "names", "key", "code", "uid"}
 _INDEX = re.compile(r"|unnamed: ?\d+|index|level_\d+", re.IGNORECASE)  # as pandas names the numbers of rows
+_SOME = 1000  # rows sampled for the form of names
 _MOST_NUMBERS = 20  # maximum number of different numbers in a class column, unless its name is a common one
 
 
@@ -37,12 +40,13 @@ def file_column(
     """
 
     def score(column: int) -> tuple[bool, bool, int, bool]:
-        cells = [row[column] for row, picture in zip(rows, found[column], strict=True) if picture]
+        spend()
+        named = (row[column] for row, picture in zip(rows, found[column], strict=True) if picture)
+        cells = list(islice(named, _SOME))
         names = sum(is_picture(cell) or "/" in cell or "\\" in cell for cell in cells)
         words = {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", titles[column])}
         meant = 0 if words & {*_USUAL, *NO_PICTURES} else 2 if words & _FILE else 1 if words & _KEY else 0
-        numbers = [row[column] for row in rows]
-        counts_rows = any(numbers == [str(first + row) for row in range(len(rows))] for first in (0, 1))
+        counts_rows = any(all(row[column] == str(n) for n, row in enumerate(rows, first)) for first in (0, 1))
         return 2 * names > len(cells), not _INDEX.fullmatch(titles[column]), meant, meant > 0 and not counts_rows
 
     scores = {column: score(column) for column in found}
@@ -79,7 +83,7 @@ def label_columns(
     values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, accepted: Accepted
 ) -> list[int] | str:
     """Find the class column, or one-hot columns; if neither is clear, return the rest of an error message."""
-    different = {column: set(own) - {""} for column, own in values.items()}
+    different = {column: _different(own) for column, own in values.items()}
     usual = {
         column: min(_USUAL.index(word) for word in words)
         for column in different
@@ -93,8 +97,12 @@ def label_columns(
         return _one_of(named, values, columns, exact)
     flags = [c for c, own in different.items() if own and own <= {"0", "1", "0.0", "1.0", "true", "false"}]
     if len(flags) > 1 and columns:
-        rows = list(zip(*(values[column] for column in flags), strict=True))
-        if 2 * sum(sum(map(is_set, row)) == 1 for row in rows) > len(rows):
+        counts = [0] * len(values[flags[0]])
+        for column in flags:
+            spend()
+            known = set(filter(is_set, different[column]))
+            counts = [count + (cell in known) for count, cell in zip(counts, values[column], strict=True)]
+        if 2 * counts.count(1) > len(counts):
             return flags
     repeated = [
         column
@@ -111,14 +119,23 @@ def label_columns(
     return _one_of(repeated, values, columns, [])
 
 
+def _different(cells: Sequence[str]) -> set[str]:
+    spend()
+    return set(cells) - {""}
+
+
 def _one_of(
     fit: list[int], values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, exact: list[int]
 ) -> list[int] | str:
     """Return the only candidate, or among equivalent ones the one with words."""
     first = fit[0]
-    same = [c for c in fit if len(set(zip(values[first], values[c], strict=True))) == len(set(values[first]))
-            == len(set(values[c]))]  # fmt: skip
-    if len(same) == len(fit):
+
+    def is_same(column: int) -> bool:
+        spend()
+        pairs = set(zip(values[first], values[column], strict=True))
+        return len(pairs) == len(set(values[first])) == len(set(values[column]))
+
+    if all(map(is_same, fit)):
         return [next((column for column in fit if not all(map(_is_number, values[column]))), first)]
     if exact:
         return exact[:1]
@@ -127,7 +144,7 @@ def _one_of(
 
 
 def _is_number(text: str) -> bool:
-    return not text or re.fullmatch(r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?", text) is not None
+    return not text or re.fullmatch(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?", text) is not None
 
 
 def _is_measure(values: Sequence[str]) -> bool:

@@ -6,15 +6,19 @@ Source of COCO's layout: cocodataset.org/#format-data.
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
-from vit.data.name_encodings import encoding_of
-from vit.untrusted import parse_json
+from vit.data.name_encodings import UTF8, encoding_of
+from vit.untrusted import parse_json, spend
 
 MOST_BYTES = 32 << 20  # of a file; a million COCO annotations may exceed it, and are not read
 _MOST_COLUMNS = 200
 _MOST_ROWS, _LONGEST_LINE = 1_000_000, 100_000
+_MOST_CELLS = 10_000_000
+_MOST_UNITS = 4_000_000  # of 50 bytes that a parsed JSON table takes, see `_parsed`
+_MOST_FOREIGN = 10_000  # lines used to detect the encoding
 _LOOKED_AT = 20  # lines used to detect the separator
 _FIRST = re.compile(r"(.+?\.[A-Za-z]{3,4}|\S+) (.+)")
 _LISTS = ("annotations", "images", "labels", "data", "items", "samples")
@@ -43,33 +47,52 @@ def read_table(content: bytes, suffix: str) -> Table | None:
         suffix: of the file name, such as ".csv".
 
     Raises:
-        TooLong: more than a million rows.
+        TableTooLong: more rows, cells or JSON values than this module reads.
     """
     if suffix in (".json", ".jsonl", ".ndjson"):
         try:
             return _from_json(_parsed(content, suffix))
+        except TableTooLong:
+            raise
         except ValueError:
             return None
+    if content.count(b"\n") + content.count(b"\r") > 2 * _MOST_ROWS:
+        raise _too_long("rows", _MOST_ROWS)
     rows = _lines(_text(content), spaces=suffix == ".txt")
     width = max(map(len, rows), default=0)
     if not 2 <= width <= _MOST_COLUMNS:
         return None
+    _limit_cells(len(rows), width)
     return Table([(*row, *[""] * (width - len(row))) for row in rows])
+
+
+def _too_long(what: str, most: int) -> TableTooLong:
+    return TableTooLong(
+        f"has more than {most:,} {what}, so it is not read. Leave out other pictures and columns, or split it."
+    )
+
+
+def _limit_cells(rows: int, columns: int) -> None:
+    if rows * columns > _MOST_CELLS:
+        raise _too_long("cells", _MOST_CELLS)
 
 
 def _text(content: bytes) -> str:
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return content.decode("utf-16", "replace")
-    if content.startswith(b"\xef\xbb\xbf"):
-        return content[3:].decode("utf-8", "replace")
-    return content.decode(encoding_of(content.splitlines()), "replace")
+    try:
+        return content.removeprefix(b"\xef\xbb\xbf").decode(UTF8)
+    except UnicodeDecodeError:
+        marked = content.startswith(b"\xef\xbb\xbf")
+    foreign = islice((line for line in io.BytesIO(content) if not line.isascii()), _MOST_FOREIGN)
+    return content[3 * marked :].decode(UTF8 if marked else encoding_of(foreign), "replace")
 
 
 def _lines(text: str, spaces: bool) -> list[tuple[str, ...]]:
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [stripped for line in io.StringIO(text, newline=None) if (stripped := line.rstrip("\n")).strip()]
     if len(lines) > _MOST_ROWS:
-        raise TableTooLong(f"has more than {_MOST_ROWS:,} rows, so it is not read. Leave out those of other pictures.")
-    if max(map(len, lines), default=0) > _LONGEST_LINE:
+        raise _too_long("rows", _MOST_ROWS)
+    if not lines or max(map(len, lines)) > _LONGEST_LINE:
         return []
     for separator in "\t;,|":
         counts = {len(row) for row in _cells(lines[:_LOOKED_AT], separator)}
@@ -88,11 +111,14 @@ def _words(lines: list[str]) -> list[tuple[str, ...]]:
     return [(match[1], match[2]) for row in rows if (match := _FIRST.fullmatch(" ".join(row)))]
 
 
-def _cells(lines: Any, separator: str) -> Iterator[tuple[str, ...]]:
+def _cells(lines: Iterable[str], separator: str) -> Iterator[tuple[str, ...]]:
+    count, known = 0, dict[str, str]()  # one string for all equal cells takes a tenth of the memory
     try:
         for row in csv.reader(lines, delimiter=separator, skipinitialspace=True):
+            spend()
             if any(cell.strip() for cell in row):
-                yield tuple(cell.strip() for cell in row)
+                _limit_cells(1, count := count + len(row))
+                yield tuple([known.setdefault(text := cell.strip(), text) for cell in row])
     except csv.Error:  # a cell beyond the library's limits, or a zero byte
         return
 
@@ -101,10 +127,18 @@ def _cells(lines: Any, separator: str) -> Iterator[tuple[str, ...]]:
 
 
 def _parsed(content: bytes, suffix: str) -> Any:
+    units = sum(weight * content.count(mark) for mark, weight in ((b"{", 4), (b"[", 2), (b",", 1), (b":", 1)))
+    if units > _MOST_UNITS:
+        raise TableTooLong("has too many values for a table in JSON, so it is not read. Save it as CSV, or split it.")
     content = content.removeprefix(b"\xef\xbb\xbf")
     if suffix == ".json":
         return parse_json(content)
-    return [parse_json(line) for line in content.splitlines() if line.strip()]
+    return [_line(line) for line in content.splitlines() if line.strip()]
+
+
+def _line(content: bytes) -> Any:
+    spend()
+    return parse_json(content)
 
 
 def _from_json(value: Any) -> Table | None:
@@ -116,8 +150,11 @@ def _from_json(value: Any) -> Table | None:
                 return table
         if value and all(isinstance(inner, dict) for inner in value.values()):
             return _from_objects([{"key": name, **inner} for name, inner in value.items()])
-        pairs: list[tuple[str, ...]] = [(name, _cell(one)) for name, inner in value.items() for one in _as_list(inner)]
-        return Table(pairs) if pairs else None
+        pairs = ((name, _cell(one)) for name, inner in value.items() for one in _as_list(inner))
+        rows: list[tuple[str, ...]] = list(islice(pairs, _MOST_ROWS + 1))
+        if len(rows) > _MOST_ROWS:
+            raise _too_long("rows", _MOST_ROWS)
+        return Table(rows) if rows else None
     if not isinstance(value, list) or not value:
         return None
     if all(isinstance(row, dict) for row in value):
@@ -135,7 +172,13 @@ def _from_objects(rows: Sequence[dict[str, Any]]) -> Table | None:
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     if not 2 <= len(columns) <= _MOST_COLUMNS:
         return None
-    return Table([tuple(_cell(row.get(name, "")) for name in columns) for row in rows], columns)
+    _limit_cells(len(rows), len(columns))
+    return Table([_row(row, columns) for row in rows], columns)
+
+
+def _row(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+    spend()
+    return tuple([_cell(row.get(name, "")) for name in columns])
 
 
 def _from_coco(value: dict[str, Any]) -> Table | None:

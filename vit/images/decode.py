@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageChops, ImageCms, _imaging
 
-from vit.errors import InvalidImage
+from vit.errors import InvalidImage, UserError
 from vit.images.file_checks import MAX_FRAMES, MAX_FRAMES_PIXELS, check_file, gif_frames, open_image
 from vit.images.video import is_video, read_video
 
@@ -183,7 +183,7 @@ def _locked_pillow() -> Iterator[None]:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             yield
-        except InvalidImage:
+        except UserError:
             raise
         except MemoryError as error:
             raise InvalidImage("There is not enough free memory for this picture; make it smaller.") from error

@@ -22,7 +22,10 @@ MAX_ASPECT = 100  # longer / shorter side: resizing by the shorter side would ma
 MAX_FRAMES_PIXELS = 200_000_000  # sum over all frames up to the requested one, which are decoded in sequence
 MAX_SCANS = 100  # per JPEG; cameras write 1 to 10, and a few bytes can declare thousands
 MAX_SEGMENTS = 400  # per JPEG; Pillow's time grows quadratically with their bytes
+MAX_SCANS_PIXELS = 600_000_000  # per JPEG: each scan visits every pixel
 MAX_PIECES = 100_000  # tiles, strips or chunks per file; real files have fewer, and each costs an object
+MAX_PROFILES = 100  # per PNG; a real one has one, and a kilobyte unpacks to a megabyte
+MAX_RUN_LENGTH = 8_000_000  # pixels and bytes of a BMP with run lengths, which Pillow decodes in Python
 MAX_FRAMES = 200  # frames per animation, later ones are ignored; per video, sampled evenly
 
 CONVERT = "save or export it as JPEG or PNG and choose that file"
@@ -82,9 +85,10 @@ def check_file(data: bytes) -> None:
 
 def open_image(data: bytes) -> Image.Image:
     """Read the header and refuse excessive sizes, without decoding pixels."""
-    if kind := tiff.raw_kind(data):
-        raise InvalidImage(RAW.format(kind))
-    if tiff.only_previews(data):
+    tags = tiff.read_tags(data)
+    if tags.raw:
+        raise InvalidImage(RAW.format(tags.raw))
+    if tags.only_preview:
         raise InvalidImage(f"The first picture in this TIFF is a preview of another one in it; {CONVERT}.")
     try:
         image = heif.open_heif(data) if heif.is_heif(data) else Image.open(BytesIO(data), formats=FORMATS)
@@ -93,7 +97,7 @@ def open_image(data: bytes) -> Image.Image:
         size = f"has {int(pixels[0]) / 1e6:,.0f} megapixels" if pixels else "is too large"
         raise InvalidImage(f"The picture {size} and the limit is {MAX_PIXELS / 1e6:.0f}; make it smaller.") from error
     except UnidentifiedImageError as error:
-        raise InvalidImage(_unreadable(data)) from error
+        raise InvalidImage(_unreadable(data, tags.numbers)) from error
     width, height = image.size
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise InvalidImage(
@@ -104,15 +108,20 @@ def open_image(data: bytes) -> Image.Image:
         raise InvalidImage(
             f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1. Cut out a part of it."
         )
-    if data.startswith(jpeg_end.START) and (whole := jpeg_end.with_end_marker(data)) is not data:
-        return Image.open(BytesIO(whole), formats=FORMATS)
+    if any(tile[0] == "bmp_rle" for tile in getattr(image, "tile", ())) and width * height + len(data) > MAX_RUN_LENGTH:
+        raise InvalidImage(f"The picture is too large for a BMP with run lengths; {CONVERT}.")
+    if data.startswith(jpeg_end.START):
+        if width * height * _segments(data).count(jpeg_end.SCAN) > MAX_SCANS_PIXELS:
+            raise InvalidImage(f"The picture is stored in too many scans for its size; {CONVERT}.")
+        if (whole := jpeg_end.with_end_marker(data)) is not data:
+            return Image.open(BytesIO(whole), formats=FORMATS)
     return image
 
 
-def _unreadable(data: bytes) -> str:
+def _unreadable(data: bytes, numbers: str) -> str:
     """Describe a file that no reader recognises, by its first bytes, and a TIFF by its tags."""
-    if what := tiff.describe(data):
-        return f"This is a TIFF{what}, which cannot be read here; save it as whole numbers of 8 or 16 bits."
+    if numbers:
+        return f"This is a TIFF{numbers}, which cannot be read here; save it as whole numbers of 8 or 16 bits."
     start = data[:1000]
     if re.match(_OURS, start, re.DOTALL):
         return "This picture is damaged or incomplete; copy the file again or choose another one."
@@ -132,11 +141,15 @@ def _unreadable(data: bytes) -> str:
 def _check_pieces(data: bytes) -> None:
     """Refuse small files that need much time or memory to decode."""
     if data.startswith(jpeg_end.START):
-        kinds = bytes(kind for kind, _ in islice(jpeg_end.segments(data), MAX_SEGMENTS + 1))
+        kinds = _segments(data)
         _limit(kinds.count(jpeg_end.SCAN), MAX_SCANS, "scans")
         _limit(len(kinds) - kinds.count(jpeg_end.END_KIND), MAX_SEGMENTS, "segments")
     elif data.startswith(b"\x89PNG"):
-        _limit(_png_chunks(data), MAX_PIECES, "chunks")
+        chunks = _png_chunks(data)
+        _limit(len(chunks), MAX_PIECES, "chunks")
+        _limit(chunks.count(b"iCCP"), MAX_PROFILES, "colour profiles")
+    elif data.startswith(b"GIF"):
+        gif_frames(data)
     elif data.startswith((b"II", b"MM")):
         _limit(_tiff_values(data), MAX_PIECES, "tiles or strips")
 
@@ -147,24 +160,34 @@ def _limit(pieces: int, limit: int, name: str) -> None:
         raise InvalidImage(f"The picture has more than {limit:,} {name}; {CONVERT}.")
 
 
-def _png_chunks(data: bytes) -> int:
-    """Count the chunks of a PNG."""
-    chunks, position = 0, 8
-    while position < len(data) and chunks <= MAX_PIECES:
+def _segments(data: bytes) -> bytes:
+    """Return the types of the segments of a JPEG, at most one more than the limit."""
+    return bytes(kind for kind, _ in islice(jpeg_end.segments(data), MAX_SEGMENTS + 1))
+
+
+def _png_chunks(data: bytes) -> list[bytes]:
+    """Return the types of the chunks of a PNG, at most one more than the limit."""
+    kinds, position = list[bytes](), 8
+    while position < len(data) and len(kinds) <= MAX_PIECES:
+        kinds.append(data[position + 4 : position + 8])
         position += 12 + int.from_bytes(data[position : position + 4], "big")
-        chunks += 1
-    return chunks
+    return kinds
 
 
 def gif_frames(data: bytes) -> int:
-    """Count the frames of a GIF, up to the limit. Source: GIF89a, sections 18 to 26."""
+    """Count the frames of a GIF, up to the limit. Source: GIF89a, sections 18 to 26.
+
+    Raises:
+        InvalidImage: it has many more blocks than its size needs, as blocks of a real file hold 255 bytes.
+    """
 
     def table(flags: int) -> int:
         """Size of a colour table [bytes]."""
         return 3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0
 
-    frames, position = 0, 13 + table(data[10]) if len(data) > 10 else len(data)
+    frames, blocks, position = 0, 0, 13 + table(data[10]) if len(data) > 10 else len(data)
     while position < len(data) and frames < MAX_FRAMES:
+        blocks += 1
         kind = data[position]
         if kind == 0x2C:  # an image: 9 bytes of descriptor, its colour table, and the code size
             frames += 1
@@ -174,7 +197,10 @@ def gif_frames(data: bytes) -> int:
         else:
             break
         while position < len(data) and data[position]:  # data blocks, each preceded by its length
+            blocks += 1
+            _limit(blocks, MAX_PIECES + len(data) // 64, "blocks")
             position += 1 + data[position]
+        _limit(blocks, MAX_PIECES + len(data) // 64, "blocks")
         position += 1
     return frames
 
@@ -189,8 +215,8 @@ def _tiff_values(data: bytes) -> int:
 
     directory = number(8, 8) if big else number(4, 4)
     entry, word, head = (20, 8, 8) if big else (12, 4, 2)
-    counts = [0]
-    for position in range(directory + head, directory + head + entry * min(number(directory, head), 4096), entry):
+    counts, first = [0], directory + head
+    for position in range(first, min(first + entry * number(directory, head), len(data)), entry):
         is_text = number(position + 2, 2) in (1, 2, 6, 7)  # bytes, too; they stay one object
         if not is_text or number(position, 2) in _TIFF_OFFSETS:
             counts.append(number(position + 4, word))

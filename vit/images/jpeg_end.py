@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vit.errors import InvalidImage
+from vit.untrusted import spend
 
 START, END = b"\xff\xd8", b"\xff\xd9"
 END_KIND, SCAN, _PROGRESSIVE = 0xD9, 0xDA, 0xC2
@@ -20,21 +21,29 @@ _COEFFICIENTS = 64  # per block
 _OTHER_BYTES = b"\x55\x2a\x93\x6c" * 400
 _MISSING = 0.01  # share of the pixels: a decoder fills the last few blocks with the colour before them
 _MOST = 1000  # segments; `file_checks` refuses files with more beforehand
+_MOST_FILL = 1 << 16  # [bytes] before a segment of the header, which Pillow skips one by one
 
 # Inside a JPEG scan 0xff is followed by 0 or by a restart marker, d0 to d7; neither begins a segment.
 _MARKER = re.compile(rb"\xff[\x02-\xcf\xd9-\xfe]")
 
 
 def segments(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield type and content of each segment of a JPEG up to its end marker, which a video may follow."""
-    position = 2
-    while marker := _MARKER.search(data, position):
+    """Yield type and content of each segment of a JPEG up to its end marker, which a video may follow.
+
+    Raises:
+        InvalidImage: there are other bytes between the segments of the header.
+    """
+    position, in_scan = 2, False
+    while marker := _MARKER.search(data, position, len(data) if in_scan else position + _MOST_FILL):
+        spend()
         position = marker.end()
         kind, length = data[position - 1], int.from_bytes(data[position : position + 2], "big")
         yield kind, data[position + 2 : position + length] if kind != END_KIND else b""
         if kind == END_KIND:
             return
-        position += length
+        position, in_scan = position + length, in_scan or kind == SCAN
+    if len(data) - position > _MOST_FILL and not in_scan:
+        raise InvalidImage("This JPEG is damaged: its header holds no picture. Copy the file again.")
 
 
 def with_end_marker(data: bytes) -> bytes:

@@ -4,14 +4,20 @@ Source: TIFF 6.0; Adobe's DNG 1.7.1; for the cameras' own formats, the tags that
 """
 
 import re
-from collections.abc import Iterator
-from typing import Literal
+import struct
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from vit.untrusted import spend
 
 Tags = dict[int, tuple[int, ...]]
 
 _SUBTYPE, _BITS, _COMPRESSION, _PHOTOMETRIC, _MAKE = 254, 258, 259, 262, 271
 _SAMPLES, _SUB_DIRECTORIES, _SAMPLE_FORMAT, _DNG_VERSION = 277, 330, 339, 50706
-_MOST_DIRECTORIES, _MOST_ENTRIES, _MOST_VALUES = 32, 4096, 64
+_READ = {
+    _SUBTYPE, _BITS, _COMPRESSION, _PHOTOMETRIC, _MAKE, _SAMPLES, _SUB_DIRECTORIES, _SAMPLE_FORMAT, _DNG_VERSION
+}  # fmt: skip
+_MOST_BELOW, _MOST_VALUES = 32, 64  # subdirectories; values per tag
 _MOST_PAGES = 1000
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 13: 4, 16: 8, 18: 8}  # [bytes] per value, by type; other types are skipped
 _COPIES_AND_MASKS = {1, 4, 5}  # types of subfiles
@@ -30,12 +36,46 @@ _RAW_STARTS = (
 _KINDS = {1: "whole numbers", 2: "whole numbers with a sign", 3: "floating-point numbers"}
 
 
-def raw_kind(data: bytes) -> str:
-    """Return the type of a camera's raw photo, such as "DNG"; "" for other files."""
-    for start, kind in _RAW_STARTS:
-        if re.match(start, data[:16], re.DOTALL):
-            return kind
-    every = list(_directories(data))
+class TiffContent(NamedTuple):
+    """What the tags of a TIFF say; the defaults are for other files.
+
+    Attributes:
+        raw: the type of a camera's raw photo, such as "DNG"; "" for other pictures.
+        only_preview: whether the first picture is a reduced copy of another one in the file.
+        pages: their number, up to 1,000, without reduced copies and masks.
+        numbers: description of the values, to continue a sentence after "a TIFF"; "" if unknown.
+    """
+
+    raw: str = ""
+    only_preview: bool = False
+    pages: int = 1
+    numbers: str = ""
+
+
+def read_tags(data: bytes) -> TiffContent:
+    """Read every directory of a file once."""
+    raw = next((kind for start, kind in _RAW_STARTS if re.match(start, data[:16], re.DOTALL)), "")
+    pages, below = _directories(data)
+    if not pages:
+        return TiffContent(raw)
+    subtypes = [{*tags.get(_SUBTYPE, ())} for tags in pages]
+    return TiffContent(
+        raw or _raw_kind([*pages, *below]),
+        bool(pages[0].get(_SUBTYPE, (0,))[0] & 1),
+        max(1, sum(not own & _COPIES_AND_MASKS for own in subtypes)),
+        _numbers(pages[0]),
+    )
+
+
+def pages_note(data: bytes) -> str:
+    """Return the end of a sentence that begins with a file's name, if only the first of its pages is shown; else ""."""
+    if (pages := read_tags(data).pages) == 1:
+        return ""
+    count = f"{_MOST_PAGES:,} pages or more" if pages == _MOST_PAGES else f"{pages} pages"
+    return f"has {count}, of which the first is shown. Save another page as a file of its own to see it."
+
+
+def _raw_kind(every: Sequence[Tags]) -> str:
     if any(_DNG_VERSION in tags for tags in every):
         return "DNG"
     sensor = any(_OF_SENSORS & {*tags.get(_PHOTOMETRIC, ())} for tags in every)
@@ -45,29 +85,7 @@ def raw_kind(data: bytes) -> str:
     return ""
 
 
-def only_previews(data: bytes) -> bool:
-    """Whether the first picture of a TIFF is a reduced copy of another one in the file."""
-    first = next(_directories(data), {})
-    return bool(first.get(_SUBTYPE, (0,))[0] & 1)
-
-
-def count_pages(data: bytes) -> int:
-    """Count the pages of a TIFF up to 1,000, without reduced copies and masks; 1 for other files."""
-    chain = _directories(data, _MOST_PAGES, below=False)
-    return max(1, sum(not {*tags.get(_SUBTYPE, ())} & _COPIES_AND_MASKS for tags in chain))
-
-
-def pages_note(data: bytes) -> str:
-    """Return the end of a sentence that begins with a file's name, if only the first of its pages is shown; else ""."""
-    if (pages := count_pages(data)) == 1:
-        return ""
-    count = f"{_MOST_PAGES:,} pages or more" if pages == _MOST_PAGES else f"{pages} pages"
-    return f"has {count}, of which the first is shown. Save another page as a file of its own to see it."
-
-
-def describe(data: bytes) -> str:
-    """Describe the content of a TIFF, to continue a sentence after "a TIFF"; "" if unknown."""
-    tags = next(_directories(data), {})
+def _numbers(tags: Tags) -> str:
     bits, kinds = tags.get(_BITS, ()), tags.get(_SAMPLE_FORMAT, (1,))
     channels = tags.get(_SAMPLES, (1,))[0]
     if not bits or kinds[0] not in _KINDS:
@@ -76,35 +94,49 @@ def describe(data: bytes) -> str:
     return f" of {bits[0]}-bit {_KINDS[kinds[0]]}{in_channels}"
 
 
-def _directories(data: bytes, most: int = _MOST_DIRECTORIES, *, below: bool = True) -> Iterator[Tags]:
-    """Yield the tags of each directory in the chain, each followed by its subdirectories unless not `below`."""
+def _directories(data: bytes) -> tuple[list[Tags], list[Tags]]:
+    """Return the tags of the directories in the chain, and those of subdirectories.
+
+    Directories never overlap in a real file, so all of them together are no larger than the file: that bounds the work.
+    """
+    pages: list[Tags] = []
+    below: list[Tags] = []
     if data[:4] not in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        return
+        return pages, below
     order: Literal["little", "big"] = "little" if data.startswith(b"II") else "big"
     big = b"+" in data[2:4]
-    word, head = (8, 8) if big else (4, 2)
+    word, head, step = (8, 8, 20) if big else (4, 2, 12)
+    entry = struct.Struct({"little": "<", "big": ">"}[order] + ("HHQQ" if big else "HHII"))
 
     def number(position: int, size: int) -> int:
         return int.from_bytes(data[position : position + size], order)
 
-    def read(position: int) -> tuple[Tags, int]:
-        tags: Tags = {}
-        count, entry = number(position, head), position + head
-        for start in range(entry, entry + min(count, _MOST_ENTRIES) * (4 + 2 * word), 4 + 2 * word):
-            size, values = _SIZES.get(number(start + 2, 2), 0), min(number(start + 4, word), _MOST_VALUES)
-            place = start + 4 + word
-            if number(start + 4, word) * size > word:
-                place = number(place, word)
-            if size:
-                tags[number(start, 2)] = tuple(number(place + i * size, size) for i in range(values))
-        return tags, number(entry + count * (4 + 2 * word), word)
+    def values(place: int, type_: int, count: int, value: int) -> tuple[int, ...]:
+        size = _SIZES[type_]
+        place = place if count * size <= word else value
+        return tuple(number(place + i * size, size) for i in range(min(count, _MOST_VALUES)))
 
-    waiting, seen = [number(8 if big else 4, word)], set[int]()
-    while waiting and len(seen) < most:
-        position = waiting.pop()
-        if position in seen or not 0 < position < len(data):
+    waiting, seen, room = [(number(8 if big else 4, word), pages)], set[int](), len(data)
+    while waiting:
+        position, into = waiting.pop()
+        if (
+            position in seen
+            or not 0 < position < len(data)
+            or len(into) >= (_MOST_PAGES if into is pages else _MOST_BELOW)
+        ):
             continue
+        first, end = position + head, position + head + number(position, head) * step
+        if (room := room - (end - position)) < 0:
+            break
+        spend()
         seen.add(position)
-        tags, following = read(position)
-        yield tags
-        waiting += [following, *(reversed(tags.get(_SUB_DIRECTORIES, ())) if below else ())]
+        block = data[first:end]
+        entries = {
+            tag: (first + step * i + 4 + word, type_, count, value)
+            for i, (tag, type_, count, value) in enumerate(entry.iter_unpack(block[: len(block) // step * step]))
+            if tag in _READ and type_ in _SIZES
+        }
+        tags = {tag: values(*facts) for tag, facts in entries.items()}
+        into.append(tags)
+        waiting += [(number(end, word), into), *((place, below) for place in reversed(tags.get(_SUB_DIRECTORIES, ())))]
+    return pages, below
