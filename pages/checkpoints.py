@@ -18,6 +18,7 @@ from vit import checkpoints
 from vit.checkpoints import hub, manage, weight_files
 from vit.errors import UserError
 from vit.runs import registry
+from vit.untrusted import limit_work
 from vit.view import lesson
 
 if TYPE_CHECKING:
@@ -218,14 +219,15 @@ def suggested(files: list[UploadedFile], weights: str) -> str:
 def add(files: list[UploadedFile]) -> None:
     """Add the uploaded checkpoint; a button's callback."""
     name = st.session_state["new name"]
-    added = act(
-        f"{name} was added.",
-        manage.add,
-        {file.name: uploaders.opened(file) for file in files},
-        name,
-        None,
-        access.limits().free_bytes,
-    )
+    with limit_work(name, loading.READING_SECONDS):
+        added = act(
+            f"{name} was added.",
+            manage.add,
+            {file.name: uploaders.opened(file) for file in files},
+            name,
+            None,
+            access.limits().free_bytes,
+        )
     state = session.of(session.Checkpoints)
     state.refused = not added
     if added:

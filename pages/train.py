@@ -158,7 +158,8 @@ def _day(moment: float) -> str:
 
 def starts() -> dict[str, str]:
     """Return titles of possible initial weights by checkpoint name or path, "" for random weights."""
-    own = {info.name: info.name for info in checkpoints.list_checkpoints() if not info.problem}
+    every = (loading.summarise(folder) for folder in checkpoints.catalog.list_folders())
+    own = {info.name: info.name for info in every if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
     cut_off = [run for run in list_runs() if not run.alive and (run.status == "failed" or not resumable(run.folder))]
     last = {str(path): f"{run.name}, last weights" for run in cut_off if (path := latest_checkpoint(run.folder))}

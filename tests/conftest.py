@@ -26,6 +26,7 @@ import torch
 from commands import Command, Result
 from empty_pictures import Write
 from packed import Sandbox
+from patience import PATIENCE
 from PIL import Image
 from tiny import LABELS, TINY, fill
 from xdist.scheduler import LoadFileScheduling
@@ -131,6 +132,7 @@ def prepare_page_tests(request: pytest.FixtureRequest) -> None:
 def without_cost_limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pages compute regardless of the machine's speed; tests of the buttons set limits of their own."""
     if request.path.parent.name == "pages":
+        from pages.looking import loading
         from pages.panels import faithfulness
         from pages.shared import long_passes
         from pages.train_form import data_picker
@@ -138,6 +140,7 @@ def without_cost_limits(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
         monkeypatch.setattr(long_passes, "BUTTON_ABOVE_SECONDS", math.inf)
         monkeypatch.setattr(faithfulness, "BUTTON_ABOVE_SECONDS", 0.0)  # no verdict: hundreds of passes; see `verdicts`
         monkeypatch.setattr(data_picker, "WAIT", None)  # archives are unpacked in one run of the page
+        monkeypatch.setattr(loading, "WAIT", PATIENCE)
 
 
 @pytest.fixture(autouse=True)

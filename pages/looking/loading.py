@@ -6,7 +6,8 @@ import gc
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,7 +19,7 @@ import streamlit as st
 
 from pages.links import address, link_controls, page_links, session
 from pages.looking import run_records
-from pages.server import pass_queue, public, uploaded_pictures, uploads
+from pages.server import background, pass_queue, public, uploaded_pictures, uploads
 from pages.server.result_cache import MODELS, cached
 from pages.server.uploaded_pictures import Upload
 from pages.shared import uploaders
@@ -31,7 +32,7 @@ from vit.explain import faithfulness
 from vit.images import decode, tiff
 from vit.paths import checkpoints_folder, split_part
 from vit.training import run_folder
-from vit.untrusted import is_number
+from vit.untrusted import is_number, limit_work
 from vit.view import first_view
 from vit.view.captions import format_duration
 
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from vit.images.decode import UsedRange
     from vit.view.explanation import Explanation
 
+READING_SECONDS = 120.0  # processor time for a checkpoint [s]; hashing 10 GB of weights takes a fifth of it
+SUMMARY_SECONDS = 20.0  # processor time for a checkpoint's summary, which reads headers only [s]
+WAIT = 5.0  # for all summaries of a list [s]
+WAIT_EACH = 0.5  # for a summary whose predecessors took that long [s]
 SHOW_DURATION_ABOVE_SECONDS = 2  # show the expected duration of longer computations [s]
 SHIPPED = first_view.CHECKPOINT
 NO_CHECKPOINT = "There is no checkpoint yet. Train one: `python -m vit train --preset shapes`"
@@ -73,7 +78,8 @@ def shipped_folder() -> Path | None:
 @st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=MODELS)
 def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None) -> Checkpoint:
     """Load a checkpoint once per version of its files."""
-    return replace(checkpoints.load_checkpoint(Path(folder), heads), name=name)
+    with limit_work(name, READING_SECONDS, session.end_if_stopped):
+        return replace(checkpoints.load_checkpoint(Path(folder), heads), name=name)
 
 
 def stamp(folder: Path) -> int:
@@ -87,14 +93,24 @@ def stamp(folder: Path) -> int:
     return hash(tuple(files))
 
 
-def summarise(folder: Path) -> CheckpointInfo:
-    """Return the summary of a checkpoint, cached per version of its files."""
-    return _summarised(str(folder), stamp(folder))
+def summarise(folder: Path, seconds: float | None = None) -> CheckpointInfo:
+    """Return the summary of a checkpoint, cached per version of its files.
 
+    A job reads it, so that a file that takes long holds up no other visitor.
 
-@st.cache_resource(show_spinner=False, max_entries=1000)
-def _summarised(folder: str, stamp: int) -> CheckpointInfo:
-    return checkpoints.summarise(Path(folder))
+    Args:
+        seconds: time to wait; afterwards the summary says that the checkpoint is still being read. None for no limit.
+    """
+
+    def work(_: Callable[[float], None]) -> CheckpointInfo:
+        with limit_work(folder.name, SUMMARY_SECONDS):
+            return checkpoints.summarise(folder)
+
+    try:
+        return background.start(("summary", str(folder), stamp(folder)), work).result(seconds)
+    except TimeoutError:
+        reading = "It is still being read. Reload the page in a few seconds."
+        return checkpoints.checkpoint.CheckpointInfo(folder.name, folder, 0, 0, 0, {}, reading)
 
 
 def explained(
@@ -115,8 +131,9 @@ def explained(
         tokens = view.cost(checkpoint, size, precision).tokens
         message = f"{tokens:,} tokens, {format_duration(seconds)}…" if seconds > SHOW_DURATION_ABOVE_SECONDS else ""
         spinner = st.spinner(message, show_time=True) if message else nullcontext()
+        picture = next(decode.decode_frames(image, [frame], stretch)).picture  # before other visitors have to wait
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
-            return checkpoint.identity, view.explain(checkpoint, image, size, precision, frame, stretch)
+            return checkpoint.identity, view.explain_picture(checkpoint, picture, size, precision)
 
     digest = hashlib.sha256(image).hexdigest()
     whose, explanation = cached(("explained", checkpoint.body, digest, size, precision, frame, stretch), work)
@@ -278,8 +295,13 @@ class AvailableCheckpoints:
 
 def list_checkpoints() -> AvailableCheckpoints:
     """List the available checkpoints."""
-    every = [summarise(folder) for folder in catalog.list_folders()]
-    every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached() if _may_show(str(one.name))]
+    names = {folder: folder.name for folder in catalog.list_folders()}
+    names |= {one.folder: str(one.name) for one in hub.cached() if _may_show(str(one.name))}
+    until = time.monotonic() + WAIT
+    every = [
+        replace(summarise(folder, max(until - time.monotonic(), WAIT_EACH)), name=name)
+        for folder, name in names.items()
+    ]
     usable = {info.name: info for info in every if not info.problem or info.choices}
     for info in list(usable.values()):
         for other in info.others:  # further models in the same file

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-KEPT = 100  # finished jobs whose outcome is remembered
+KEPT = 1000  # finished jobs whose outcome is remembered
 
 
 class Job:

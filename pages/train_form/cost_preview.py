@@ -21,6 +21,7 @@ from vit.model.config import ViTConfig
 from vit.training import augmentation_preview, dry_run, fine_tuning, picture_sample, smaller_recipe
 from vit.training import memory as memory_of_training
 from vit.training.config import TrainConfig
+from vit.untrusted import limit_work
 from vit.view.captions import format_duration
 from vit.view.chart_colours import SERIES
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 8  # pictures in the preview
+SAMPLE_SECONDS = 600.0  # processor time for opening a dataset [s]; a million files take a tenth of it
 LEARNING = "Overfitting one batch…"
 
 
@@ -74,7 +76,8 @@ def few_pictures(preprocessing: tuple[Any, ...], _config: TrainConfig) -> "pictu
     Args:
         preprocessing: cache key of dataset and preprocessing.
     """
-    return picture_sample.sample(_config, SHOWN)
+    with limit_work(_config.data.rpartition("/")[2], SAMPLE_SECONDS, session.end_if_stopped):
+        return picture_sample.sample(_config, SHOWN)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)

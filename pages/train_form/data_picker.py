@@ -263,7 +263,8 @@ def offer_download(spec: str, root: str) -> None:
 @st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
 def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, "pd.DataFrame"]:
     """Return the survey of a dataset and the table of its classes, cached per version of its folders."""
-    survey = surveys.survey(spec, Path(root))
+    with limit_work(spec.rpartition("/")[2], READING_SECONDS, session.end_if_stopped):
+        survey = surveys.survey(spec, Path(root))
     return survey, table(survey)
 
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,13 +13,16 @@ import pytest
 import timm
 import torch
 from hub_server import HubServer
+from patience import until
 from safetensors.torch import load_file, save
 from streamlit.testing.v1 import AppTest
 from tiny import fill
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
-from tests.pages.controls import app_page, press, run
-from vit.checkpoints import hub, manage
+from pages.looking import loading
+from tests.pages.controls import app_page, press, run, texts
+from vit import checkpoints
+from vit.checkpoints import hub, load, manage
 from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 
@@ -59,6 +63,35 @@ def test_unknown_value_is_an_empty_cell(root: Path) -> None:
     unknown = table.value[["Test accuracy", "Parameters", "Classes"]].iloc[0]
     assert table.value["Note"][0] == "Cannot be opened" and unknown.isna().all()
     assert table.proto.HasField("placeholder") and table.proto.placeholder == ""
+
+
+def test_checkpoint_that_takes_long_holds_up_no_other(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proceed, real = threading.Event(), checkpoints.summarise
+
+    def slow(folder: Path) -> Any:
+        if folder.name == "ours":
+            proceed.wait()
+        return real(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(load, "summarise", slow)
+        patch.setattr(loading, "WAIT", 0.0)
+        patch.setattr(loading, "WAIT_EACH", 0.2)
+        until(lambda: list(page().dataframe[0].value["Note"]) == ["Cannot be opened", "Heads unknown"], "the others")
+        assert "still being read" in texts(page(name="ours"))
+        proceed.set()
+        until(lambda: list(page().dataframe[0].value["Note"]) == ["", "Heads unknown"], "its summary")
+
+
+def test_checkpoint_that_takes_too_much_work_is_a_row_with_a_sentence(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {"w": torch.zeros(4), "many": {str(number): number for number in range(20_000)}}
+    torch.save(content, root / "ours" / "many.pt")
+    (root / "ours" / "model.safetensors").unlink()
+    monkeypatch.setattr(loading, "SUMMARY_SECONDS", 0.0)
+    assert list(page().dataframe[0].value["Note"])[0] == "Cannot be opened"
+    assert "takes more than 0 s" in texts(page(name="ours"))
 
 
 def test_missing_number_of_heads_is_asked_for_in_the_explorer(root: Path) -> None:

@@ -12,8 +12,10 @@ from vit.data.file_names import is_table
 from vit.data.folders import class_folders, has_classes, is_split
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
+from vit.untrusted import TooMuchWork, limit_work
 
 _FOLDER_DEPTH = 3  # levels of folders below a root that are searched
+_LOOK_SECONDS = 5.0  # processor time to find out whether a folder is a dataset [s]
 _MAX_FOLDERS = 2000  # maximum number of folders to search
 
 
@@ -67,8 +69,15 @@ def _may_be_dataset(path: Path) -> bool:
 
 @lru_cache(maxsize=_MAX_FOLDERS)
 def _has_classes(path: Path, stamps: tuple[int, ...]) -> bool:
-    """Cached by the modification times of the folder and the folders in it."""
-    return has_classes(path)
+    """Cached by the modification times of the folder and the folders in it.
+
+    A folder that takes long is listed, and its survey tells why it cannot be read.
+    """
+    try:
+        with limit_work(path.name, _LOOK_SECONDS):
+            return has_classes(path)
+    except TooMuchWork:
+        return True
 
 
 def check_spec(spec: str) -> str:
