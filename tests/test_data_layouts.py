@@ -8,8 +8,10 @@ import pytest
 import torch
 from empty_pictures import refusal
 from packed import INPUT, Sandbox, classes, picture
+from PIL import Image
 
 from vit.cli.training import _show_classes
+from vit.data import catalog
 from vit.data.catalog import check_spec, list_folders
 from vit.data.datasets import load_dataset
 from vit.data.folders import Files, list_files
@@ -247,3 +249,18 @@ def test_pages_offer_datasets_by_nested_folders_and_by_tables(
     for name in ("cat.0.png", "cat.1.png", "dog.0.png", "dog.1.png"):
         (home / "flat" / name).write_bytes(picture())
     assert f"folder:{home}/flat" in list_folders()
+
+
+def test_folder_that_takes_long_is_listed_and_its_survey_tells_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flat").mkdir()
+    for number in range(40):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "flat" / f"{number}.png")
+    rows = "".join(f"{number}.jpg,word\n" for number in range(2_000))  # of other files
+    (tmp_path / "flat" / "labels.csv").write_text("file,label\n" + rows)
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path))
+    assert list_folders() == []
+    monkeypatch.setattr(catalog, "_LOOK_SECONDS", 0.0)
+    catalog._has_classes.cache_clear()
+    assert list_folders() == [f"folder:{tmp_path}/flat"]

@@ -133,7 +133,7 @@ def explained(
         spinner = st.spinner(message, show_time=True) if message else nullcontext()
         picture = next(decode.decode_frames(image, [frame], stretch)).picture  # before other visitors have to wait
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
-            return checkpoint.identity, view.explain_picture(checkpoint, picture, size, precision)
+            return checkpoint.identity, view.explanation.explain_picture(checkpoint, picture, size, precision)
 
     digest = hashlib.sha256(image).hexdigest()
     whose, explanation = cached(("explained", checkpoint.body, digest, size, precision, frame, stretch), work)

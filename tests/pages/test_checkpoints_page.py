@@ -90,7 +90,7 @@ def test_checkpoint_that_takes_too_much_work_is_a_row_with_a_sentence(
     torch.save(content, root / "ours" / "many.pt")
     (root / "ours" / "model.safetensors").unlink()
     monkeypatch.setattr(loading, "SUMMARY_SECONDS", 0.0)
-    assert list(page().dataframe[0].value["Note"])[0] == "Cannot be opened"
+    assert page().dataframe[0].value["Note"][0] == "Cannot be opened"
     assert "takes more than 0 s" in texts(page(name="ours"))
 
 

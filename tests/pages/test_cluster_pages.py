@@ -163,7 +163,7 @@ def test_another_version_on_the_cluster_is_reported(lab: Fake, tmp_path: Path) -
     folder = tmp_path / "trial"
     folder.mkdir()
     write_json(folder / cluster_dry_run.REQUEST, {"here": here})
-    facts = dict.fromkeys(dry_run.DryRun._fields, 1)
+    facts = dict.fromkeys(dry_run.DryRun._fields, 1) | {"device": "cpu"}
     for changes, words in (
         ({}, []),
         ({"python": "3.9"}, ["Python is 3.9 there"]),
