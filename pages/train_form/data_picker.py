@@ -99,7 +99,7 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
         spec = job.result(WAIT)
     except TimeoutError:
         with placeholder.container():
-            show_progress(job)
+            show_progress(job, "Unpacking and checking every picture: {:.0%}")
         return
     except (UserError, background.Stopped) as error:
         state.refused = file_id, str(error) or "Unpacking was stopped, and nothing was saved."
@@ -112,15 +112,13 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
 
 
 @st.fragment(run_every=PAUSE)
-def show_progress(job: background.Job) -> None:
-    """Draw the progress of unpacking, and rerun the page at its end."""
+def show_progress(job: background.Job, label: str) -> None:
+    """Draw the progress of a job with a button that stops it, and rerun the page at its end."""
     if job.done:
         st.rerun()
-    share = job.share
-    label = f"Unpacking and checking every picture: {share:.0%}" if share < 1 else "Sorting pictures into classes…"
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.progress(share, label)
-        st.button("Stop", key="stop_unpacking", on_click=job.stop)
+        st.progress(job.share, label.format(job.share))
+        st.button("Stop", key="stop_job", on_click=job.stop)
 
 
 def copy(source: BinaryIO, target: Any) -> str:
@@ -241,23 +239,31 @@ def delete(spec: str, choose: Callable[[str], None]) -> None:
 
 
 def offer_download(spec: str, root: str) -> None:
-    """Draw a button that downloads a named dataset with a progress bar."""
-    failed = session.of(session.Train).failed
-    if not st.button(f"Download {datasets.NAMED[spec]}", help="Only once; it is stored in the data folder."):
-        if spec in failed:
-            st.error(with_code(failed[spec]))
-        return
-    bar = st.progress(0.0, "Downloading…")
-    try:
-        downloads.download(
-            spec, Path(root), lambda done, total: bar.progress(min(done / max(total, 1), 1.0), f"{done / 1e6:.0f} MB")
-        )
-    except UserError as error:
-        bar.empty()
-        failed[spec] = str(error)
-        st.error(with_code(str(error)))
-        return
-    st.rerun()
+    """Draw a button that downloads a named dataset in a job, or its progress."""
+    failed, key = session.of(session.Train).failed, ("download", spec, root)
+
+    def work(tick: Callable[[float], None]) -> None:
+        downloads.download(spec, Path(root), lambda done, total: tick(done / max(total, 1)))
+
+    title = f"Download {datasets.NAMED[spec]}"
+    if st.button(title, help="Only once; it is stored in the data folder.", disabled=background.find(key) is not None):
+        background.start(key, work)
+    if job := background.find(key):
+        try:
+            job.result(WAIT)
+            st.rerun()
+        except TimeoutError:
+            show_progress(job, "Downloading: {:.0%}")
+            return
+        except background.Stopped:
+            pass
+        except UserError as error:
+            failed[spec] = str(error)
+        finally:
+            if job.done:
+                background.forget(key)
+    if spec in failed:
+        st.error(with_code(failed[spec]))
 
 
 @st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
