@@ -166,6 +166,6 @@ def test_ladder_is_stopped_by_its_button_and_by_another_form(runs: Path, endless
     until(endless.is_set, "the stop")
     endless.clear()
     page.button(key="ladder_look").click().run()
-    page.number_input(key=control(page.number_input, "limit").key).set_value(65).run()
+    control(page.selectbox, "init_from").set_value("everyday").run()
     assert not page.exception and button(page, "ladder_look") is not None
     until(endless.is_set, "the stop")
