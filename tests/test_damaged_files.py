@@ -50,6 +50,8 @@ from vit.training.train import train
 from vit.view import first_view
 from vit.view.attention_snapshots import epoch_file, read_payload, read_snapshots
 
+pytestmark = pytest.mark.usefixtures("short_refusals")
+
 SEED = 7
 PATIENCE_SECONDS = 15  # after which a reader that hangs is interrupted
 

@@ -28,6 +28,8 @@ from vit.images.encode import encode_image
 from vit.images.tiff import read_tags
 from vit.untrusted import TooMuchWork, limit_work
 
+pytestmark = pytest.mark.usefixtures("short_refusals")
+
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 

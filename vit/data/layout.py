@@ -144,11 +144,9 @@ def _agrees(labelled: PictureLabels, folders: Mapping[Parts, str]) -> bool:
 
 
 def _two_sources(names: Sequence[str], labelled: PictureLabels, where: str) -> InvalidDataset:
-    labels = brief_list(sorted({printable_name(label) for label, _ in labelled.labels.values()}))
     return InvalidDataset(
         f"{where} has the folders {folder_list(names)}, but {printable_path(labelled.tables[0])} has other classes in "
-        f"its column `label`: {labels}. It cannot be known which are meant. Move the table away, or put all pictures "
-        "into one folder."
+        "its column `label`. Move the table away, or put all pictures into one folder."
     )
 
 
