@@ -325,7 +325,7 @@ def test_numbers_that_no_weights_are_made_of_are_named(dtype: torch.dtype) -> No
         opened(tensors | {name: torch.empty(64, dtype=dtype, device="meta")})
 
 
-VISION = {"vision": {"image_size": 32, "patch_size": 8}}
+VISION = {"vision": {"width": 192, "layers": 2, "image_size": 32, "patch_size": 8}}
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ def test_command_without_any_checkpoint_says_in_one_sentence_what_to_do(command:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        "There is no checkpoint 'everyday', and none in the folder checkpoints: name one, a file of weights, "
-        "or a model to download such as google/vit-base-patch16-224, or set VIT_CHECKPOINTS to a folder of checkpoints.\n"
+        "There is no checkpoint 'everyday', and none in the folder checkpoints: name a file or folder of "
+        "weights, or a model to download such as google/vit-base-patch16-224, or set VIT_CHECKPOINTS to their folder.\n"
     )
 
 

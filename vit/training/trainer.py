@@ -425,21 +425,21 @@ class Trainer:
                 model.load_state_dict(saved["models"][name])
             for optimizer, values in zip(self.update.optimizers, saved["optimizers"], strict=True):
                 optimizer.load_state_dict(values)
+            self.update.parts = saved["parts"]
+            best, test = (None if saved[key] is None else Evaluation(*saved[key]) for key in ("best", "test"))
+            self.progress = Progress(
+                step=saved["step"],
+                seconds=saved["seconds"],
+                better=saved["better"],
+                best=best,
+                best_epoch=saved["best_epoch"],
+                improved_epoch=saved["improved_epoch"],
+                test=test,
+            )
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             if is_out_of_memory(error):
                 raise
-            raise self.state.damaged() from error  # tensors of another version
-        self.update.parts = saved["parts"]
-        best, test = (None if saved[key] is None else Evaluation(*saved[key]) for key in ("best", "test"))
-        self.progress = Progress(
-            step=saved["step"],
-            seconds=saved["seconds"],
-            better=saved["better"],
-            best=best,
-            best_epoch=saved["best_epoch"],
-            improved_epoch=saved["improved_epoch"],
-            test=test,
-        )
+            raise self.state.damaged() from error  # tensors or keys of another version
         if self.config.epochs > saved["config"]["epochs"]:  # the learning rate rises again, so patience begins anew
             self.progress.improved_epoch = self.progress.step // self.data.steps_per_epoch
 
