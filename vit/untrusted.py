@@ -115,7 +115,8 @@ def read_bytes(path: Path, most: int = DOCUMENT_BYTES, offset: int = 0) -> bytes
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size - offset > most:
-                raise Unreadable(f"{path.name} cannot be read: {size / 1e6:,.0f} MB exceed the limit.")
+                limit = f"the limit of {most / 1e6:,.0f} MB"
+                raise Unreadable(f"{path.name} cannot be read: {size / 1e6:,.0f} MB exceed {limit}.")
             file.seek(offset)
             return file.read(most)
     except FileNotFoundError:
