@@ -420,7 +420,6 @@ class Trainer:
             )
         check_same_run(saved, self.config, self.data.fingerprint(), self.run)
         try:
-            self.update.models[saved["better"]]  # raises KeyError
             for name, model in self.update.models.items():
                 model.load_state_dict(saved["models"][name])
             for optimizer, values in zip(self.update.optimizers, saved["optimizers"], strict=True):
