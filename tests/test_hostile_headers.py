@@ -19,7 +19,6 @@ from vit.data import labelled_files, shards, tables
 from vit.data.import_archive import import_dataset
 from vit.data.labelled_files import NoLabels, PictureLabels, from_tables
 from vit.data.name_encodings import encoding_of
-from vit.data.readable import each
 from vit.data.table_columns import _is_number
 from vit.data.tables import TableTooLong, read_table
 from vit.errors import InvalidDataset, InvalidImage, UserError
@@ -278,14 +277,6 @@ def test_long_extra_fields_are_refused_before_they_are_parsed(tmp_path: Path) ->
 def test_long_names_are_refused(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path).pack(classes("a", "b") | {"a/" + "\u0345\u0327" * 2000 + ".png": b""})
     assert "more than 255 characters" in sandbox.refusal()
-
-
-def test_stopping_leaves_waiting_pictures_undone() -> None:
-    begun = []
-    results = each(begun.append, 4000, "reading")
-    next(results)
-    results.close()
-    assert len(begun) < 4000
 
 
 # --- Random changes -----------------------------------------------------------------------------------------------
