@@ -36,6 +36,7 @@ from vit.checkpoints import families, recognition
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.families.family import Family
 from vit.cli.main import main
+from vit.errors import UserError
 from vit.images.decode import silence_libraries
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -96,6 +97,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             f"{len(skipped)} browser tests were left out. {reason}. `make browser` installs one."
         )
+
+
+@pytest.fixture
+def short_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Check that every refusal is at most 250 characters on one line."""
+
+    def checked(error: UserError, *arguments: Any) -> None:
+        words = str(arguments[0]).replace(str(tmp_path), "")
+        assert 0 < len(words) <= 250 and "\n" not in words, f"{len(words)} characters: {words}"
+        Exception.__init__(error, *arguments)
+
+    monkeypatch.setattr(UserError, "__init__", checked)
 
 
 @atexit.register  # atexit runs functions in reverse order: registered first, this runs last and hides no other output

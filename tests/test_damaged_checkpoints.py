@@ -24,6 +24,8 @@ from vit.checkpoints.fingerprint import fingerprint
 from vit.checkpoints.load import list_checkpoints, load_checkpoint
 from vit.errors import InvalidCheckpoint
 
+pytestmark = pytest.mark.usefixtures("short_refusals")
+
 
 def raw_safetensors(header: Any, body: bytes = b"") -> bytes:
     """Write a safetensors file with any header."""

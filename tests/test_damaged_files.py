@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from damages import damages, empty_place, huge, zipped
+from damages import damages, empty_place
 from PIL import Image
 from short_runs import tiny
 from tiny import LABELS, TINY, fill
@@ -49,6 +49,8 @@ from vit.training.trackers.follower import TRACKING, Follower
 from vit.training.train import train
 from vit.view import first_view
 from vit.view.attention_snapshots import epoch_file, read_payload, read_snapshots
+
+pytestmark = pytest.mark.usefixtures("short_refusals")
 
 SEED = 7
 PATIENCE_SECONDS = 15  # after which a reader that hangs is interrupted
@@ -86,6 +88,7 @@ def features_of_a_page(root: Path) -> Case:
         again = features.stored("key", root, lambda: kept)
         assert again.vectors.dtype == np.float32 and again.vectors.ndim == 2 and len(again.labels) == len(again.vectors)
         assert all(isinstance(name, str) for name in again.classes)
+        assert again.labels.max(initial=-1) < len(again.classes)
 
     read()
     return Case(root, list(root.glob("*.npz")), read)
@@ -499,23 +502,18 @@ def npz(**arrays: Any) -> bytes:
 
 JOURNAL_LINE = b'{"op_code": 0, "worker_id": "x"}\n'
 EXAMPLES: dict[str, tuple[str, str, bytes | Callable[[Path], object]]] = {
-    "features in a ZIP that is none": ("features_of_a_page", "npz", b"PK\x03\x04" + bytes(99)),
-    "features without bytes": ("features_of_a_page", "npz", zipped({"vectors.npy": huge("|V0")})),
     "features of another type": ("features_of_a_page", "npz", npz(vectors=np.zeros((1, 2)), labels=[0], classes=["a"])),
     "features of no class": (
         "features_of_a_page", "npz", npz(vectors=np.ones((1, 2), "f4"), labels=[9], classes=["a"])
     ),
     "a probe's features of another width": ("features_of_a_probe", "npz", npz(features=np.zeros((3, 5), "f4"))),
     "a probe's features as a pipe": ("features_of_a_probe", "npz", os.mkfifo),
-    "a report with objects": ("report", "report.npz", npz(meta=np.array([{}], object))),
-    "a report without bytes": ("report", "report.npz", zipped({"vectors.npy": huge("|V0")})),
     "a note of an import as a pipe": ("note_of_an_import", "json", os.mkfifo),
     "a nested note of an import": ("note_of_an_import", "json", b"[" * 100_000),
     "an infinite note of an import": ("note_of_an_import", "json", b'{"total": 1e999, "lines": []}'),
     "clusters as a pipe": ("clusters_file", "toml", os.mkfifo),
     "nested clusters": ("clusters_file", "toml", b"a = " + b"[" * 100_000),
     "versions as a list": ("dry_run_of_a_cluster", "trial.json", b'{"here": [1]}'),
-    "a result of other types": ("dry_run_of_a_cluster", "result.json", b'{"there": {}, "trial": {"params": "many"}}'),
     "a handle without devices": ("dry_run_of_a_cluster", "handle.json", b'{"request": {"devices": []}}'),
     "a plan without parts": ("parts_of_a_measurement", "plan.json", b'{"pictures": 4}'),
     "a measurement without fields": ("parts_of_a_measurement", "measurement.json", b"{}"),
@@ -576,18 +574,15 @@ DAMAGED_RUNS: dict[str, Callable[[Path], object]] = {
     "environment as text": lambda run: (run / "environment.json").write_text("x"),
     "an environment without an attempt": lambda run: (run / "environment.json").write_text("{}"),
     "parts as text": lambda run: (run / "again.json").write_text('{"parts": "x"}'),
-    "an unlimited number of parts": lambda run: (run / "again.json").write_text('{"parts": 1000000000}'),
     "a state as a folder": lambda run: folder_in_place(run / "checkpoints" / "state.pt"),
     "a state without optimizers": lambda run: damaged_state(run, optimizers=...),
     "a state of other tensors": lambda run: damaged_state(run, models={"raw": {}}),
     "a state with a config of another type": lambda run: damaged_state(run, config=5),
     "a step that is none": lambda run: damaged_state(run, step=-5),
-    "a state with a better model that is none": lambda run: damaged_state(run, better="x"),
     "a log of metrics that is a folder": lambda run: folder_in_place(run / "metrics.jsonl"),
     "an environment that is a folder": lambda run: (
         (run / "environment.json").unlink(), (run / "environment.json").mkdir()
     ),
-    "an outcome that is a folder": lambda run: folder_in_place(run / "outcome.json"),
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from vit.images.encode import encode_image
 from vit.images.tiff import read_tags
 from vit.images.video import is_video
 
-pytestmark = pytest.mark.usefixtures("assert_silence")
+pytestmark = pytest.mark.usefixtures("assert_silence", "short_refusals")
 
 Entry = tuple[int, int, int | bytes]  # tag, type, value
 TWELVE_BITS = np.linspace(0, 4095, 90).astype(np.uint16)[None].repeat(60, 0)

@@ -19,7 +19,6 @@ from vit.data import labelled_files, shards, tables
 from vit.data.import_archive import import_dataset
 from vit.data.labelled_files import NoLabels, PictureLabels, from_tables
 from vit.data.name_encodings import encoding_of
-from vit.data.readable import each
 from vit.data.table_columns import _is_number
 from vit.data.tables import TableTooLong, read_table
 from vit.errors import InvalidDataset, InvalidImage, UserError
@@ -27,6 +26,8 @@ from vit.images.decode import count_frames, decode_image
 from vit.images.encode import encode_image
 from vit.images.tiff import read_tags
 from vit.untrusted import TooMuchWork, limit_work
+
+pytestmark = pytest.mark.usefixtures("short_refusals")
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -136,10 +137,10 @@ def test_only_likely_columns_are_looked_up_in_full(monkeypatch: pytest.MonkeyPat
     ("content", "suffix"),
     [
         (b"[" + b"{}," * 2_000_000 + b"{}]", ".json"),
-        (b"[{" + b",".join(b'"%d":1' % i for i in range(200)) + b"}" + b",{}" * 60_000 + b"]", ".json"),
+        (b"[{" + b",".join(b'"%d":1' % i for i in range(200)) + b"}" + b",{}" * 84_000 + b"]", ".json"),
         (b'{"a":[' + b"1," * 1_000_001 + b"1]}", ".json"),
         (b"\n" * 2_000_001, ".csv"),
-        (b",".join([b"1"] * 200) + b"\n" + b"1,2\n" * 60_000, ".csv"),
+        (b",".join([b"1"] * 200) + b"\n" + b"1,2\n" * 84_000, ".csv"),
     ],
 )
 def test_table_that_takes_much_memory_is_not_read(content: bytes, suffix: str) -> None:
@@ -276,14 +277,6 @@ def test_long_extra_fields_are_refused_before_they_are_parsed(tmp_path: Path) ->
 def test_long_names_are_refused(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path).pack(classes("a", "b") | {"a/" + "\u0345\u0327" * 2000 + ".png": b""})
     assert "more than 255 characters" in sandbox.refusal()
-
-
-def test_stopping_leaves_waiting_pictures_undone() -> None:
-    begun = []
-    results = each(begun.append, 4000, "reading")
-    next(results)
-    results.close()
-    assert len(begun) < 4000
 
 
 # --- Random changes -----------------------------------------------------------------------------------------------

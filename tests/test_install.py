@@ -103,9 +103,8 @@ def test_command_without_any_checkpoint_says_in_one_sentence_what_to_do(command:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        "There is no checkpoint 'everyday', and none at all in the folder checkpoints: name a folder or file of "
-        "weights, or one to download such as google/vit-base-patch16-224, or let the environment variable "
-        "VIT_CHECKPOINTS say where checkpoints lie.\n"
+        "There is no checkpoint 'everyday', and none in the folder checkpoints: name a file or folder of "
+        "weights, or a model to download such as google/vit-base-patch16-224, or set VIT_CHECKPOINTS to their folder.\n"
     )
 
 

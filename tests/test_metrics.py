@@ -128,7 +128,7 @@ def test_huge_file_is_not_read_into_memory(path: Path) -> None:
     write(path, step(1))
     os.truncate(path, 1 << 40)
     reader = MetricsReader(path)
-    assert not reader.update() and "MB exceed the limit" in reader.problem
+    assert not reader.update() and "MB exceed the limit of" in reader.problem
 
 
 def test_out_of_order_line_is_sorted(path: Path) -> None:

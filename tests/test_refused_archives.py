@@ -24,6 +24,8 @@ from vit.data import archive_readers, import_archive
 from vit.data.import_archive import import_dataset
 from vit.errors import InvalidDataset
 
+pytestmark = pytest.mark.usefixtures("short_refusals")
+
 # --- Content ---------------------------------------------------------------------------------------------------
 
 

@@ -107,12 +107,9 @@ def heartbeat_age(path: Path) -> float:
     except Unreadable:
         pulse = {}
     now = time.monotonic()
-    if is_number(at := pulse.get("at"), -_LONGEST_SECONDS, now) and pulse.get("boot") == _boot():
+    if is_number(at := pulse.get("at"), 0, now) and pulse.get("boot") == _boot():
         return now - at
     return _remote_heartbeat_age(path, changed)
-
-
-_LONGEST_SECONDS = 1e9  # [s] before which no heartbeat was written
 
 
 class _RemoteHeartbeat(NamedTuple):

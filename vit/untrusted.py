@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeGuard
 from vit.errors import UserError
 
 DOCUMENT_BYTES = 16 << 20  # maximum size of a JSON file; that of a model with 20,000 classes takes 2 MB
-_LIST_CHARACTERS = 120  # of a list in a message, which has one sentence of at most 250
+_LIST_CHARACTERS = 80  # of a list in a message, which has one sentence of at most 250
 _MAX_DEPTH = 20  # nested lists and objects
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # Windows has neither O_NONBLOCK nor named pipes in its file system
 _MAX_DIGITS = 18  # of an integer; 18 digits always fit into int64
@@ -115,7 +115,8 @@ def read_bytes(path: Path, most: int = DOCUMENT_BYTES, offset: int = 0) -> bytes
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size - offset > most:
-                raise Unreadable(f"{path.name} cannot be read: {size / 1e6:,.0f} MB exceed the limit.")
+                limit = f"the limit of {most / 1e6:,.0f} MB"
+                raise Unreadable(f"{path.name} cannot be read: {size / 1e6:,.0f} MB exceed {limit}.")
             file.seek(offset)
             return file.read(most)
     except FileNotFoundError:
@@ -202,13 +203,13 @@ def brief(value: object) -> str:
 
 
 def brief_list(texts: Iterable[str], most: int = 6) -> str:
-    """Join texts for a message: at most `most` of them and 120 characters, and the number of the others.
+    """Join texts for a message: at most `most` of them and 80 characters, and the number of the others.
 
     >>> brief_list(["cat", "dog"]), brief_list("abcd", most=2)
     ('cat, dog', 'a, b and 2 more')
     """
     every = list(texts)
-    while most > 1 and sum(map(len, every[:most])) > _LIST_CHARACTERS:
+    while most > 1 and len(", ".join(every[:most])) > _LIST_CHARACTERS:
         most -= 1
     return ", ".join(every[:most]) + (f" and {len(every) - most:,} more" if len(every) > most else "")
 

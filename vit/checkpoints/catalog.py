@@ -21,9 +21,8 @@ def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
     if names := brief_list(folder.name for folder in list_folders(root)):
         raise InvalidCheckpoint(f"There is no checkpoint {brief(name)!r}. There are: {names}.")
     raise InvalidCheckpoint(
-        f"There is no checkpoint {brief(name)!r}, and none at all in the folder checkpoints: name a folder or file of "
-        "weights, or one to download such as google/vit-base-patch16-224, or let the environment variable "
-        "VIT_CHECKPOINTS say where checkpoints lie."
+        f"There is no checkpoint {brief(name)!r}, and none in the folder checkpoints: name a file or folder of "
+        "weights, or a model to download such as google/vit-base-patch16-224, or set VIT_CHECKPOINTS to their folder."
     )
 
 

@@ -242,7 +242,7 @@ def _translate_errors(repository: str) -> Iterator[None]:
             raise Unavailable(_unreachable(repository, cause)) from error
         raise
     except ValueError as error:
-        why = " ".join(str(error).split())[:200]
+        why = " ".join(str(error).split())[:120]
         raise Unavailable(f"{repository} was not pushed: {why.rstrip('.')}.") from error
 
 

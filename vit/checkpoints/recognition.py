@@ -27,7 +27,7 @@ from vit.checkpoints.families.tensor_shapes import (
 from vit.checkpoints.other_architectures import refuse_others
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
-from vit.untrusted import brief
+from vit.untrusted import brief, brief_list
 
 ONE_OUTPUT = "The model has one output, a binary classification: the probability is the sigmoid of the logit."
 
@@ -312,7 +312,7 @@ def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
         own = labels([one.prefix for one in parts]).get(part.prefix, "")
         remarks["model"] = (
             f"The file holds {len(parts)} models; this is `{brief(own)}`. For another, choose it in the list "
-            f"of checkpoints, or add its name to the file's: {', '.join(f'#{brief(name)}' for name in others[:6])}."
+            f"of checkpoints, or add its name to the file's: {brief_list(f'#{brief(name)}' for name in others)}."
         )
     if selection.head_name and not selection.head_name.startswith(("head", "classifier")):
         remarks["head"] = (

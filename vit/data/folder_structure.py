@@ -142,9 +142,8 @@ def _splits(root: Tree, where: str) -> Layout | None:
         return Layout({"": dict(classes)}, (f"Only {printable_name(own)}/ is read.",))
     if siblings and not any(map(_with_pictures, siblings.values())):
         raise InvalidDataset(
-            f"{where} has class folders in {printable_name(own)}/ ({folder_list(classes)}) and pictures beside it, in "
-            f"{folder_list(siblings)}. It cannot be known whether {printable_name(own)}/ is one of the classes. Move "
-            "the others away, or the pictures of a class into one folder."
+            f"{where} has class folders in {printable_name(own)}/ and pictures beside it, in {folder_list(siblings)}. "
+            "Move the others away, or the pictures of a class into one folder."
         )
     return None
 
@@ -226,7 +225,7 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
         return Layout({"": dict(_with_pictures(inner[real[0]]))}, (f"Only {printable_name(real[0])}/ is read.",))
     raise InvalidDataset(
         f"{where} holds pictures in {folder_list(inner)}, and in each of them in {folder_list(sorted(repeated))}. "
-        "It cannot be known which of these are the classes. Keep one level of folders, named by the classes."
+        "Keep one level of folders, named by the classes."
     )
 
 

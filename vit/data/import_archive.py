@@ -109,7 +109,8 @@ def import_dataset(
             if not unpacked.unreadable:
                 raise
             first, count = next(iter(unpacked.unreadable.values())), len(unpacked.unreadable)
-            raise InvalidDataset(f"{error} {count:,} of its pictures cannot be read: {first}") from error
+            why = str(error).partition(". ")[0]
+            raise InvalidDataset(f"{why}. {count:,} of its pictures cannot be read: {first}") from error
         place_pictures(arranged.splits, unfinished)
         shutil.rmtree(pool)
         skipped, notes = (*unpacked.unreadable.values(), *arranged.unused), (*unpacked.notes, *arranged.notes)

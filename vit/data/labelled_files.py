@@ -132,8 +132,8 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
         if not agree(pairs.values()):
             other = min(picture for picture, (one, another) in pairs.items() if one != another)
             return NoLabels(
-                f"{printable_path(used[0])} and {printable_path(path)} name different classes of the same pictures, "
-                f"such as {printable_path(other)}. Leave one of the tables.",
+                f"{printable_path(used[0])} and {printable_path(path)} name different classes of pictures, such as "
+                f"{printable_path(other)}. Leave one.",
                 by_table=True,
             )
         for picture in pairs if by_table else ():

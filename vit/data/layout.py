@@ -144,11 +144,9 @@ def _agrees(labelled: PictureLabels, folders: Mapping[Parts, str]) -> bool:
 
 
 def _two_sources(names: Sequence[str], labelled: PictureLabels, where: str) -> InvalidDataset:
-    labels = brief_list(sorted({printable_name(label) for label, _ in labelled.labels.values()}))
     return InvalidDataset(
         f"{where} has the folders {folder_list(names)}, but {printable_path(labelled.tables[0])} has other classes in "
-        f"its column `label`: {labels}. It cannot be known which are meant. Move the table away, or put all pictures "
-        "into one folder."
+        "its column `label`. Move the table away, or put all pictures into one folder."
     )
 
 
@@ -207,21 +205,20 @@ def _split(labelled: PictureLabels, where: str) -> Layout:
 
 def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, where: str) -> str:
     folders = Counter(path[:-1] for path in pictures_below(root))
-    message = f"{where} has {len(names)} class folder{'s' * (len(names) != 1)} with pictures. "
+    folder_count = f"{len(names)} class folder{'s' * (len(names) != 1)} with pictures"
+    message = f"{where} has {folder_count}, and a classifier needs at least two. "
     if only_splits:
         message = f"{where} has only folders of splits ({folder_list(names)}), and no class folders in them. "
-    if folders:
-        lie = brief_list(f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items()))
-        message += f"Pictures lie in {lie}. "
-    message += f"{reason} " if reason else ""
+    if reason:
+        return message + reason
     kinds = Counter(splitext(path[-1])[1].lower() for path in others_below(root))
     kind, count = max(kinds.items(), key=lambda item: item[1], default=("", 0))
     if kind not in PICTURES and count > sum(folders.values()):
         message += f"Files {printable_name(kind) or 'without a suffix'}, {count:,} here, are not read. "
-    return message + (
-        "A classifier needs at least two: one folder of pictures per class, or a table such as labels.csv with a "
-        "column of file names and a column `label`."
-    )
+    elif folders and not only_splits:
+        lie = brief_list(f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items()))
+        message += f"Pictures lie in {lie}. "
+    return message + "Make one folder per class, or a table with a column `label`."
 
 
 def no_training_pictures_error(where: str) -> InvalidDataset:

@@ -48,14 +48,11 @@ def each(work: Callable[[int], T], count: int, title: str) -> Iterator[T | str]:
         ThreadPoolExecutor(os.cpu_count()) as pool,
         progress_bar(total=count, desc=title, unit="pictures", leave=False) as bar,
     ):
-        try:
-            for start in range(0, count, _AT_ONCE):
-                for result in pool.map(attempt, range(start, min(start + _AT_ONCE, count))):
-                    spend()  # here, as the limit is that of this thread, not of those which work
-                    bar.update()
-                    yield result
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # after an error, or if nobody wants the rest
+        for start in range(0, count, _AT_ONCE):
+            for result in pool.map(attempt, range(start, min(start + _AT_ONCE, count))):
+                spend()  # here, as the limit is that of this thread, not of those which work
+                bar.update()
+                yield result
 
 
 def find_unreadable(opened: Opened, count: int, stamps: Callable[[], Iterable[str]], title: str) -> dict[int, str]:

@@ -129,8 +129,7 @@ def _range_notes(narrow: int, opened: int) -> list[str]:
     many = "1 picture" if narrow == 1 else f"{narrow:,} pictures"
     return [
         f"{many} of {opened:,} that were opened use a small part of their 16 bits or more, as from microscopes and "
-        "X-ray machines: they are read as they are, dark or with little contrast. Stretch them first, and save them "
-        "with 8 bits."
+        "X-ray machines: they are read as they are, dark or with little contrast. Stretch them first to 8 bits."
     ]
 
 

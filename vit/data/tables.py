@@ -16,8 +16,8 @@ from vit.untrusted import parse_json, spend
 MOST_BYTES = 32 << 20  # of a file; a million COCO annotations may exceed it, and are not read
 _MOST_COLUMNS = 200
 _MOST_ROWS, _LONGEST_LINE = 1_000_000, 100_000
-_MOST_CELLS = 10_000_000
-_MOST_UNITS = 4_000_000  # of 50 bytes that a parsed JSON table takes, see `_parsed`
+_MOST_CELLS = MOST_BYTES // 2  # a character and a separator each
+_MOST_UNITS = 7_000_000  # of 50 bytes that a parsed JSON table takes, see `_parsed`
 _MOST_FOREIGN = 10_000  # lines used to detect the encoding
 _LOOKED_AT = 20  # lines used to detect the separator
 _FIRST = re.compile(r"(.+?\.[A-Za-z]{3,4}|\S+) (.+)")

@@ -5,8 +5,6 @@ Random numbers depend on seed and step only, so the state holds no generator.
 
 import logging
 import os
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +14,12 @@ from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
 from vit.files import remove, replaced
 from vit.training.config import TrainConfig
 from vit.training.run_folder import STATES, restart_hint
-from vit.untrusted import is_number, is_text, is_whole, open_file
+from vit.untrusted import is_whole, open_file
 
 # Settings that may change between a run and its resumption.
 MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile", "patience", "track"}
 
 log = logging.getLogger(__name__)
-
-
-def _is_evaluation(value: object) -> bool:
-    """Whether a value is None, or numbers and perhaps a remark."""
-    return value is None or (isinstance(value, tuple) and all(is_number(one) for one in value[:3]))
-
-
-_REQUIRED = {"config", "step"}
-_KINDS: dict[str, Callable[[object], bool]] = {
-    "config": lambda value: isinstance(value, dict),
-    "models": lambda value: isinstance(value, dict),
-    "optimizers": lambda value: isinstance(value, list),
-    "better": is_text,
-    "step": is_whole,
-    "seconds": partial(is_number, least=0),
-    "parts": partial(is_whole, least=1),
-    "best": _is_evaluation,
-    "test": _is_evaluation,
-    "best_epoch": is_whole,
-    "improved_epoch": is_whole,
-}
 
 
 class StateFile:
@@ -93,10 +70,8 @@ class StateFile:
             try:
                 with open_file(path) as file:
                     saved = torch.load(file, map_location=device, weights_only=True)
-                if not isinstance(saved, dict) or not saved.keys() >= _REQUIRED:
+                if not isinstance(saved["config"], dict) or not is_whole(saved["step"]):
                     raise ValueError("something else")
-                if wrong := [name for name, is_kind in _KINDS.items() if name in saved and not is_kind(saved[name])]:
-                    raise ValueError(f"{wrong[0]} has a value that it cannot have")
             except (torch.OutOfMemoryError, MemoryError):
                 raise
             except Exception as error:  # the unpickler may raise anything on damaged bytes

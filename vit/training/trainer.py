@@ -418,31 +418,27 @@ class Trainer:
                 f"The last saved state was damaged or missing: the run went on from the one before it, of epoch "
                 f"{saved['step'] / self.data.steps_per_epoch:.4g}."
             )
+        check_same_run(saved, self.config, self.data.fingerprint(), self.run)
         try:
-            self._restore(saved)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+            for name, model in self.update.models.items():
+                model.load_state_dict(saved["models"][name])
+            for optimizer, values in zip(self.update.optimizers, saved["optimizers"], strict=True):
+                optimizer.load_state_dict(values)
+            self.update.parts = saved["parts"]
+            best, test = (None if saved[key] is None else Evaluation(*saved[key]) for key in ("best", "test"))
+            self.progress = Progress(
+                step=saved["step"],
+                seconds=saved["seconds"],
+                better=saved["better"],
+                best=best,
+                best_epoch=saved["best_epoch"],
+                improved_epoch=saved["improved_epoch"],
+                test=test,
+            )
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             if is_out_of_memory(error):
                 raise
             raise self.state.damaged() from error  # tensors or keys of another version
-
-    def _restore(self, saved: dict[str, Any]) -> None:
-        check_same_run(saved, self.config, self.data.fingerprint(), self.run)
-        self.update.models[saved["better"]]  # raises KeyError
-        for name, model in self.update.models.items():
-            model.load_state_dict(saved["models"][name])
-        for optimizer, values in zip(self.update.optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(values)
-        self.update.parts = saved["parts"]
-        best, test = (None if saved[key] is None else Evaluation(*saved[key]) for key in ("best", "test"))
-        self.progress = Progress(
-            step=saved["step"],
-            seconds=saved["seconds"],
-            better=saved["better"],
-            best=best,
-            best_epoch=saved["best_epoch"],
-            improved_epoch=saved["improved_epoch"],
-            test=test,
-        )
         if self.config.epochs > saved["config"]["epochs"]:  # the learning rate rises again, so patience begins anew
             self.progress.improved_epoch = self.progress.step // self.data.steps_per_epoch
 

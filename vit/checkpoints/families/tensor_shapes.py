@@ -69,10 +69,9 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, placed: bool = False
     if patches is None:
         expected = f"{grid[0]} x {grid[1]} patches" if grid else "a square picture"
         raise InvalidCheckpoint(
-            f"The {rows} position embeddings do not fit {expected}: the patches may be "
-            f"{possible_grids(rows - min(prefix.shape[1], rows - 1))}. State the height and width of the pictures in a "
-            'config.json beside the weights: for transformers as {"image_size": [256, 128]}, for timm as '
-            '{"pretrained_cfg": {"input_size": [3, 256, 128]}}.'
+            f"The {rows} positions do not fit {expected}, but "
+            f"{possible_grids(rows - min(prefix.shape[1], rows - 1))} patches. State the size in a config.json: "
+            '{"image_size": [256, 128]} for transformers, {"pretrained_cfg": {"input_size": [3, 256, 128]}} for timm.'
         )
     own = rows - patches  # number of prefix tokens with a position; they come first
     if own:

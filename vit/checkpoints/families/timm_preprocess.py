@@ -53,16 +53,16 @@ def stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
     Source: timm 1.0.31, `timm/data/transforms_factory.py`, `transforms_imagenet_eval`.
     """
     stated = document.get("pretrained_cfg")
-    if not isinstance(stated, Mapping) or not isinstance(stated.get("input_size"), list | tuple):
+    if not isinstance(stated, Mapping) or (sides := stated.get("input_size")) is None:
         return None
-    size = tuple(stated["input_size"])[1:]
+    size = tuple(sides)[1:] if isinstance(sides, list | tuple) else ()
     crop, mode = stated.get("crop_pct") or 0.875, stated.get("crop_mode") or "center"
     if type(crop) not in (int, float) or not 0.1 <= crop <= 1 or mode not in ("center", "squash", "border"):
         raise InvalidCheckpoint(f"Config field crop_pct is {brief(crop)} and crop_mode {brief(mode)}; neither is read.")
     if mode == "border" and crop < 1:
         raise InvalidCheckpoint("Config field crop_mode is border, which pads pictures; this app does not do that.")
     if len(size) != 2 or not all(type(side) is int and 0 < side <= 4096 for side in size):
-        raise InvalidCheckpoint(f"Config field input_size must be channels, height and width, not {brief(size)}.")
+        raise InvalidCheckpoint(f"Config field input_size must be channels, height and width, not {brief(sides)}.")
     how: Any = stated.get("interpolation") or "bicubic"
     mean, std = _per_channel(stated.get("mean"), IMAGENET_MEAN), _per_channel(stated.get("std"), IMAGENET_STD)
     return _parsed((size[0], size[1]), crop, mode, "bicubic" if how == "random" else how, mean, std)

@@ -39,7 +39,7 @@ class Driver:
 
     Attributes:
         study: the search's journal.
-        abandoned: trials that this driver has not seen alive yet: an earlier one may have left them running.
+        abandoned: trials that an earlier driver left running, until they are seen alive again.
     """
 
     def __init__(self, folder: Path):
@@ -47,7 +47,7 @@ class Driver:
         self.plan: SearchPlan = read_plan(folder)
         self.drawn = self.plan.draw()
         self.study = Study(folder, self.plan)
-        self.abandoned = set(range(self.plan.trials))
+        self.abandoned = set(self.study.running)
         self._resumed: set[int] = set()  # trials that were resumed; each is resumed once, as it may die again
         self._readers: dict[int, MetricsReader] = {}
         self._failures: list[str] = []
@@ -117,6 +117,8 @@ class Driver:
                 _log(f"Trial {number + 1} waits: {error}")
             return False
         self.study.note_run(number, run.id)
+        if not run.alive:  # not started here, but by an earlier driver whose journal is lost
+            self.abandoned.add(number)
         _log(f"Trial {number + 1} of {plan.trials}: {run.id}, {format_settings(self.drawn[number])}")
         return True
 
