@@ -33,7 +33,7 @@ from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.runs import control, error_report, registry
 from vit.runs import queue_file as queues
-from vit.runs.batch import cluster_dry_run, parts, spread
+from vit.runs import cluster_dry_run, parts, spread
 from vit.runs.batch.parts import Measurement
 from vit.runs.engines import clusters, contract
 from vit.runs.engines.contract import Handle, JobStatus, Request
