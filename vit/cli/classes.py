@@ -28,8 +28,8 @@ def load_with_classes(options: argparse.Namespace) -> Checkpoint:
         raise InvalidConfig("--classifier needs --examples with a folder or a dataset.")
     if sources and getattr(options, "card", False):
         raise InvalidConfig(
-            "--card writes into the card of a checkpoint what is measured with its own classes. Leave it out, or keep a "
-            "probe as a checkpoint on page Explore first."
+            "--card writes into the card of a checkpoint what is measured with its own classes. Leave it out, or keep "
+            "a probe as a checkpoint on page Explore first."
         )
     checkpoint = load_checkpoint(options.checkpoint)
     if options.text:
