@@ -25,7 +25,7 @@ exec 8>../slot; flock 8; touch started
 cd {code} && {{ {work} ; }} >> {folder}/log.txt 2>&1
 """
 TRAIN = "exec {python} -m vit train --resume {folder}"
-MEASURE = "for i in {{1..{workers}}}; do {python} -m vit.runs.batch.worker {folder} $((i-1)) {workers} & done; wait"
+DRY_RUN = "exec {python} -m vit.runs.cluster_dry_run {folder}"
 
 
 class Fake(ClusterEngine):
@@ -62,9 +62,9 @@ class Fake(ClusterEngine):
                 raise contract.RequestRejected(f"{self.name} has one machine.")
             job = self.jobs / handle.job
             job.mkdir()
-            words = {"code": os.getcwd(), "python": sys.executable, "folder": str(folder), "workers": request.workers}
-            words = {name: shlex.quote(str(word)) for name, word in words.items()}
-            work = (MEASURE if request.workers else TRAIN).format(**words)
+            words = {"code": os.getcwd(), "python": sys.executable, "folder": str(folder)}
+            words = {name: shlex.quote(word) for name, word in words.items()}
+            work = (DRY_RUN if request.dry_run else TRAIN).format(**words)
             subprocess.Popen(
                 ["bash", "-c", JOB.format(work=work, **words)],
                 cwd=job,

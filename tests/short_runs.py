@@ -8,7 +8,6 @@ from typing import Any
 
 import patience
 import pytest
-import torch
 
 from vit.runs import control, registry
 from vit.runs.engines import local
@@ -84,15 +83,6 @@ def weights(folder: Path) -> bytes:
 def notes(folder: Path) -> list[str]:
     """Return the notes that a run recorded."""
     return [record["text"] for record in read_metrics(folder / "metrics.jsonl") if record["kind"] == "note"]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread, like the processes of a run, because last digits depend on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def command_of(pid: int) -> str:

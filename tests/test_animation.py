@@ -26,11 +26,11 @@ from vit.training.snapshot_writer import SnapshotWriter
 from vit.view import animation
 from vit.view.animation import LAST_MILLISECONDS, Film, encode, over_blocks, over_epochs, over_frames
 from vit.view.explanation import Explanation, explain
-from vit.view.export import MapView
+from vit.view.export import MapView, weights
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
-from vit.view.payload_maps import weights_of
 from vit.view.selection import Selection
+from vit.view.stored_record import record_of
 
 GRAY: dict[str, Any] = {"opacity": 1.0, "cover": "film", "colormap": "gray"}
 CLASS_TOKEN = Selection(**GRAY)  # no outline lies on its map
@@ -231,7 +231,7 @@ def test_payload_gives_the_weights_of_its_record(
     recorded = record(build(), pixels)
     payload = pack(recorded, Image.new("RGB", (side, side)), (0, 0, side, side), COLORMAPS)
     truth = MapView.of(recorded, selection).weights.numpy()
-    wrong = np.abs(weights_of(payload, selection) - truth) / truth.max()
+    wrong = np.abs(weights(record_of(payload), selection).numpy() - truth) / truth.max()
     swapped = 1 if selection.discard else 0  # of two nearly equal weakest patches, either may be dropped
     assert (wrong > 0.005).sum() <= swapped and wrong.max() < 0.05
 
@@ -241,4 +241,4 @@ def test_payload_gives_the_weights_of_the_pooling_query(build: Callable[..., Vis
     payload = pack(recorded, Image.new("RGB", (32, 32)), (0, 0, 32, 32), COLORMAPS)
     for head in (1, "max"):
         selection = Selection(view="pool", head=head)
-        assert np.allclose(weights_of(payload, selection), MapView.of(recorded, selection).weights, atol=1e-6)
+        assert np.allclose(weights(record_of(payload), selection), MapView.of(recorded, selection).weights, atol=1e-6)

@@ -31,10 +31,8 @@ from vit.files import heartbeat_age, write_heartbeat
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.runs import control, error_report, registry
+from vit.runs import cluster_dry_run, control, error_report, registry
 from vit.runs import queue_file as queues
-from vit.runs.batch import cluster_dry_run, parts, spread
-from vit.runs.batch.parts import Measurement
 from vit.runs.engines import clusters, contract
 from vit.runs.engines.contract import Handle, JobStatus, Request
 from vit.runs.search import control as searches
@@ -226,7 +224,6 @@ def dry_run_of_a_cluster(root: Path) -> Case:
         told(
             lambda: cluster_dry_run.read(folder),
             lambda: cluster_dry_run.failure(folder, JobStatus("gone")),
-            lambda: cluster_dry_run.last_line_of_log(folder),
             lambda: contract.read_request(folder).gpus,
         )
         known = cluster_dry_run.read(folder)
@@ -234,22 +231,6 @@ def dry_run_of_a_cluster(root: Path) -> Case:
             f"{known.result.seconds_per_epoch:.1f} {known.result.memory / 1e6:,.0f}"
 
     return Case(root, [path for path in folder.iterdir() if path.is_file()], read)
-
-
-@case
-def parts_of_a_measurement(root: Path) -> Case:
-    parts.write_measurement(root, Measurement("evaluate", "everyday", "shapes", "data", 4))
-    run_folder.write_json(root / "plan.json", {"parts": 2, "pictures": 4, "at_once": 2, "labels": "x"})
-    for number in range(2):
-        parts.write_part(root, number, {"right": np.array([1, 2]), "loss": np.array([0.5])})
-
-    def read() -> None:
-        told(lambda: parts.read_measurement(root), lambda: spread._failure_reason(root, ""))
-        if spread._is_complete(root):
-            told(lambda: parts.read_parts(root))
-
-    assert spread._is_complete(root) and len(parts.read_parts(root)) == 2
-    return Case(root, [root / "measurement.json", root / "plan.json", parts.path_of(root, 1)], read)
 
 
 @case
@@ -515,10 +496,6 @@ EXAMPLES: dict[str, tuple[str, str, bytes | Callable[[Path], object]]] = {
     "nested clusters": ("clusters_file", "toml", b"a = " + b"[" * 100_000),
     "versions as a list": ("dry_run_of_a_cluster", "trial.json", b'{"here": [1]}'),
     "a handle without devices": ("dry_run_of_a_cluster", "handle.json", b'{"request": {"devices": []}}'),
-    "a plan without parts": ("parts_of_a_measurement", "plan.json", b'{"pictures": 4}'),
-    "a measurement without fields": ("parts_of_a_measurement", "measurement.json", b"{}"),
-    "a part that is none": ("parts_of_a_measurement", "000001.npz", b"x"),
-    "a part as a folder": ("parts_of_a_measurement", "000001.npz", Path.mkdir),
     "a torn uploaded picture": ("uploaded", "", b"x"),
     "an uploaded picture as a folder": ("uploaded", "", Path.mkdir),
     "a journal of other lines": ("journal_of_a_search", "study.jsonl", JOURNAL_LINE),
@@ -548,14 +525,6 @@ def test_search_with_values_of_other_types_is_not_listed(tmp_path: Path, changes
         assert searches.list_searches()
         run_folder.write_json(folder / "search.json", json.loads((folder / "search.json").read_text()) | changes)
         assert not searches.list_searches()
-
-
-def test_damaged_part_is_computed_again_by_the_next_call(tmp_path: Path) -> None:
-    made = CASES["parts_of_a_measurement"](tmp_path)
-    made.files[2].write_bytes(made.files[2].read_bytes()[:-30])
-    with pytest.raises(UserError, match="Part 1 of the results was damaged"):
-        parts.read_parts(tmp_path)
-    assert parts.done(tmp_path) == {0}
 
 
 def folder_in_place(path: Path) -> None:

@@ -18,6 +18,7 @@ from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.runs import error_report, error_search
+from vit.training import evaluation
 
 Build = Callable[..., VisionTransformer]
 
@@ -69,7 +70,7 @@ def test_most_confident_mistakes_come_first_for_any_batch_size(
     model = build(num_classes=2)
     saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("dog", "cat"), Preprocess((32, 32))))
     whole, _ = error_search.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
-    monkeypatch.setattr(error_search, "_BATCH_PICTURES", 1)
+    monkeypatch.setattr(evaluation, "_BATCH_PICTURES", 1)
     parts, _ = error_search.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
     assert len(whole.indices) > 1
     assert whole.indices.tolist() == parts.indices.tolist()

@@ -1,13 +1,20 @@
-"""Cached features: read back unchanged, and computed again if the cache is damaged or cannot be written."""
+"""Features are what the head reads; cached ones are read back unchanged, or computed again if they are damaged."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
+from vit.cli.main import main
+from vit.data.shapes import SHAPES
 from vit.explain import features
 from vit.explain.features import Features, load, save, stored
+from vit.images.preprocess import Normalise, Preprocess
 
 
 def some(seed: int = 0) -> Features:
@@ -22,6 +29,41 @@ def same(one: Features, other: Features) -> bool:
 
 def never() -> Features:
     raise AssertionError("they were stored")
+
+
+def test_features_are_what_the_head_reads(build: Any, pictures: Any) -> None:
+    for kind in ({}, {"prefix": (), "pool": "map"}, {"prefix": (), "pool": "mean", "norm": "after_pool"}):
+        model, images = build(**kind), pictures(count=3)
+        with torch.inference_mode():
+            torch.testing.assert_close(model.head(features.pooled_features(model, images)), model(images).logits)
+
+
+def test_features_of_a_dataset_are_those_of_its_pictures(build: Any, tmp_path: Path) -> None:
+    model = build(image_size=(16, 16), patch_size=4, num_classes=len(SHAPES))
+    checkpoint = load_checkpoint(save_checkpoint(tmp_path / "toy", model, SHAPES, Preprocess((16, 16))))
+    file = tmp_path / "features.npz"
+    arguments = ["features", "--checkpoint", str(checkpoint.path), "--data", "shapes", "--limit", "40"]
+    assert main([*arguments, "--out", str(file)]) == 0
+    with np.load(file, allow_pickle=False) as arrays:
+        assert tuple(arrays["classes"]) == tuple(SHAPES)
+        assert arrays["labels"].shape == (40,) and arrays["vectors"].shape == (40, checkpoint.config.dim)
+        test = features.load_dataset("shapes", checkpoint.preprocess, only="test", at_most=40).test
+        (images, labels), *_ = test.batches(torch.tensor([17]), 1, torch.device("cpu"))
+        pixels = Normalise(checkpoint.preprocess, torch.device("cpu"))(images)
+        vector = features.pooled_features(checkpoint.model, pixels)[0]
+        assert np.allclose(arrays["vectors"][17], vector, atol=1e-5) and arrays["labels"][17] == int(labels)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["evaluate", "--report", "missing/report.npz"], "in a folder that exists"),
+        (["features", "--out", "features.txt"], "ends in .npz"),
+    ],
+)
+def test_unsuitable_output_file_is_refused(command: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--data", "shapes"]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_stored_features_are_read_and_not_computed_again(tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ def do(number):
         evaluation.evaluate(made.update.model, InMemoryPictures(images[:number], order % 3), normalise, device=cpu)
     elif door == "evaluate":
         evaluation.test_pictures = lambda *_, **__: (InMemoryPictures(images[:number], order % 3), "")
-        list(evaluation.partitioned(checkpoint, "x").all())
+        evaluation.evaluate_checkpoint(checkpoint, "x")
     elif door == "mistakes":
-        error_search.test_pictures = lambda *_, **__: (InMemoryPictures(images[:number], order % 3), "")
+        evaluation.test_pictures = lambda *_, **__: (InMemoryPictures(images[:number], order % 3), "")
         error_search.write(checkpoint, "x", file=Path(folder) / "report.npz")
     elif door == "statistics":
         from vit.training.pictures import mean_and_std

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,13 +20,12 @@ from vit.explain.method_ranking import (
     RANDOM,
     Interval,
     MethodResult,
-    combined,
     interval,
-    partitioned,
     rank,
     read_table,
     record_in_card,
     recorded_results,
+    summarise,
     table,
     verdict,
 )
@@ -54,10 +52,9 @@ def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Che
 
 def test_mean_is_that_of_its_pictures() -> None:
     """SaCo, correlation, whether it beats chance, pointing game and overlap of three pictures."""
-    known, chance, blob = np.array(True), np.zeros((1, 5)), np.full((1, 5), -0.5)
     rows = [(0.5, 0.1, 1.0, 1.0, 0.5), (-0.25, 0.2, 0.0, 0.0, 0.25), (0.5, 0.6, 0.0, 1.0, 0.0)]
-    parts = [{"rollout": np.array([row]), RANDOM: chance, BLOB: blob, "objects are known": known} for row in rows]
-    best, middle, last = combined(parts)
+    chance, blob = (0.0, 0.0, 0.0, 0.0, 0.0), (-0.5, -0.5, -0.5, -0.5, -0.5)
+    best, middle, last = summarise([{"rollout": row, RANDOM: chance, BLOB: blob} for row in rows], has_objects=True)
     assert (best.name, best.pictures, best.saco.mean) == ("rollout", 3, 0.25)
     assert best.correlation.mean == pytest.approx(0.3) and best.better.mean == pytest.approx(1 / 3)
     assert best.points and best.points.mean == pytest.approx(0.666667, abs=1e-6)
@@ -65,16 +62,16 @@ def test_mean_is_that_of_its_pictures() -> None:
     assert (middle.name, middle.saco) == (RANDOM, (0, 0, 0)) and (last.name, last.saco) == (BLOB, (-0.5, -0.5, -0.5))
 
 
-def test_score_of_a_picture_in_a_batch_equals_its_score_alone(checkpoint: Checkpoint) -> None:
+def test_score_over_pictures_is_the_mean_of_their_scores_alone(checkpoint: Checkpoint) -> None:
     images = load_dataset("shapes", checkpoint.preprocess, only="test", at_most=3).test
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
-    work = partitioned(checkpoint, "shapes", 3, names=["rollout"])
-    result = [float(work.part(number)["rollout"][0, 0]) for number in range(3)]
-    assert len(set(result)) == 3
-    for score, (image, _) in zip(result, images.batches(torch.arange(3), 1, torch.device("cpu")), strict=True):
+    (result,) = [one for one in rank(checkpoint, "shapes", 3, names=["rollout"]) if one.name == "rollout"]
+    scores = []
+    for image, _ in images.batches(torch.arange(3), 1, torch.device("cpu")):
         recorded = RecordedPass.of_class(checkpoint.model, normalise(image))
         alone = [heatmap_of(recorded, "rollout")]
-        assert faithfulness(checkpoint.model, recorded.pixels, recorded.record.target, alone) == pytest.approx([score])
+        scores += faithfulness(checkpoint.model, recorded.pixels, recorded.record.target, alone)
+    assert len(set(scores)) == 3 and result.saco.mean == pytest.approx(sum(scores) / 3)
 
 
 def test_map_is_judged_by_masks_that_it_was_not_fitted_to(checkpoint: Checkpoint) -> None:

@@ -22,8 +22,8 @@ from vit.explain.sensitivity import faithfulness_verdict
 from vit.explain.settings import ROLLOUT, Fusion, Settings
 from vit.view import captions, export, overlay
 from vit.view.payload import pack_chain, unpack
-from vit.view.payload_maps import weights_of
 from vit.view.selection import Selection, ranges
+from vit.view.stored_record import record_of
 
 FOLDER = Path(__file__).parent / "web"
 CASES: dict[str, Any] = json.loads((FOLDER / "cases.json").read_text(encoding="utf-8"))
@@ -205,15 +205,15 @@ def test_how_much_a_colour_covers(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", GENERATED)
 def test_reading_a_payload_in_python(name: str) -> None:
     case = GENERATED[name]
-    payload = base64.b64decode(case["payload"])
+    record = record_of(base64.b64decode(case["payload"]))
     for row in case["rows"]:
         named = {key: row[key] for key in ("block", "head", "token", "direction")}
-        np.testing.assert_allclose(weights_of(payload, Selection(**named)), row["values"], atol=0.5 / 255)
+        np.testing.assert_allclose(export.weights(record, Selection(**named)), row["values"], atol=0.5 / 255)
     for row in case["rollouts"]:
         named = {key: row[key] for key in (*ROLLOUT, "token", "direction")}
-        np.testing.assert_allclose(weights_of(payload, Selection(view="rollout", **named)), row["values"], atol=2e-3)
+        np.testing.assert_allclose(export.weights(record, Selection(view="rollout", **named)), row["values"], atol=2e-3)
     for head, values in enumerate(case["pool"]):
-        np.testing.assert_allclose(weights_of(payload, Selection(view="pool", head=head)), values, atol=1e-5)
+        np.testing.assert_allclose(export.weights(record, Selection(view="pool", head=head)), values, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES["generated_judged"], ids=lambda case: case["name"])

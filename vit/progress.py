@@ -1,7 +1,7 @@
 """Progress bars on the terminal: tqdm if it is installed, else a silent stand-in. Training does not require tqdm."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ else:
             """The part of tqdm's interface that the project uses, without a bar."""
 
             def __init__(self, iterable: Iterable[Any] = (), *, initial: float = 0, **_: Any):
-                self.iterable, self.n, self.disable = iterable, initial, True
-                self.initial, self.total = initial, None
+                self.iterable, self.n, self.disable, self.total = iterable, initial, True, None
 
             def __iter__(self) -> Iterator[Any]:
                 return iter(self.iterable)
@@ -30,13 +29,6 @@ else:
             def update(self, count: float = 1) -> None:
                 """Advance the counter."""
                 self.n += count
-
-            def reset(self, total: float | None = None) -> None:
-                """Reset the counter."""
-                self.n, self.total = 0, total
-
-            def set_postfix_str(self, *_: object) -> None:
-                """Do nothing."""
 
             def set_postfix(self, *_: object, **__: object) -> None:
                 """Do nothing."""
@@ -66,4 +58,21 @@ def progress_bar(*things: Any, **facts: Any) -> Any:
     return tqdm(*things, **facts, mininterval=0.1 if sys.stderr.isatty() else 10)
 
 
-__all__ = ["progress_bar", "tqdm"]
+def pictures_bar(visible: bool) -> Callable[[int, int], None]:
+    """Return a function that shows the number of pictures done, and in total, in a progress bar."""
+    bar: Any = None
+
+    def progress(done: int, total: int) -> None:  # created at the first call, when the bar for loading data is gone
+        nonlocal bar
+        if bar is None:
+            # Page Runs reads the bar of an error report from its log.
+            pause = 0.1 if sys.stderr.isatty() else 0.5  # [s]
+            bar = tqdm(total=total, unit="pictures", leave=False, mininterval=pause, disable=not visible)
+        bar.update(done - bar.n)
+        if done == total:
+            bar.close()
+
+    return progress
+
+
+__all__ = ["pictures_bar", "progress_bar", "tqdm"]

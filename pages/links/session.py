@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vit.checkpoints.push import Plan, PushResult
     from vit.explain.map_comparison import Layout
     from vit.explain.sensitivity import Verdict
-    from vit.runs.batch.cluster_dry_run import ClusterDryRun
+    from vit.runs.cluster_dry_run import ClusterDryRun
     from vit.training.dry_run import DryRun, Point
 
 State = TypeVar("State")

@@ -207,8 +207,7 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
 
         dataset = vit_datasets.load_dataset(data, checkpoint.preprocess, root=Path(root), only="train", at_most=count)
         with pass_queue.reserved(checkpoint, size):  # on the CPU: other sessions use this model object concurrently
-            parts = features.features_of(checkpoint, dataset.train, dataset.classes, count, "cpu")
-            return features.combined(parts.all(report))
+            return features.features_of(checkpoint, dataset.train, dataset.classes, count, "cpu", progress=report)
 
     def work(progress: Callable[[float], object]) -> Features:
         every = repr((*key, datasets.digest(data)))

@@ -12,8 +12,7 @@ from pages.shared.escape import plain, with_code
 from pages.train_form import cost_preview
 from pages.train_form.compute_target import ComputeTarget
 from vit.errors import UserError
-from vit.runs import control
-from vit.runs.batch import cluster_dry_run
+from vit.runs import cluster_dry_run, control
 from vit.runs.engines import watch
 from vit.runs.engines.contract import JobStatus, read_handle
 from vit.training import dry_run

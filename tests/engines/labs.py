@@ -27,7 +27,6 @@ class Lab(NamedTuple):
 
     Attributes:
         processes: returns all processes of a run.
-        worker: text in the command line of each process that measures.
         cluster: the real cluster behind it, if there is one.
         unreachable: context in which the engine does not answer; None if that cannot happen.
         nodes: number of nodes that a run takes, which is all there are.
@@ -39,7 +38,6 @@ class Lab(NamedTuple):
     unreachable: Callable[[], AbstractContextManager[None]] | None = None
     nodes: int = 1
     end: Callable[[], None] | None = None
-    worker: str = "vit.runs.batch.worker"
     cluster: RayCluster | SlurmCluster | None = None
 
 
@@ -110,7 +108,7 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, alone: bool = False) -> Lab:
         return drivers + local.lock_holders(run.folder)
 
     engine = factory.cluster_engine("ray")
-    return Lab("ray", engine, processes, unreachable, 2, cluster.end, "ray::MapWorker", cluster)
+    return Lab("ray", engine, processes, unreachable, 2, cluster.end, cluster)
 
 
 def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
@@ -149,4 +147,4 @@ def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
         finally:
             cluster.start_controller()
 
-    return Lab("lab", factory.cluster_engine("lab"), processes, unreachable, 2, cluster.end, cluster=cluster)
+    return Lab("lab", factory.cluster_engine("lab"), processes, unreachable, 2, cluster.end, cluster)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,12 @@ from typing import Any
 import pytest
 from labs import Lab, lab_fake, lab_here, lab_ray, lab_slurm
 from patience import PATIENCE
-from ray_cluster import RayCluster, command_of
-from short_runs import endless, last_step, one_thread, steps, temporary_runs_folder, tiny, until, weights
+from ray_cluster import RayCluster
+from short_runs import endless, last_step, steps, temporary_runs_folder, tiny, until, weights
 
-from vit.checkpoints.load import load_checkpoint
-from vit.checkpoints.save import save_checkpoint
-from vit.data.shapes import SHAPES
 from vit.errors import InvalidRun
-from vit.explain.method_ranking import rank
-from vit.images.preprocess import Preprocess
-from vit.paths import runs_folder
-from vit.runs import control, registry
-from vit.runs.batch.parts import Measurement
-from vit.runs.batch.spread import measure
+from vit.runs import cluster_dry_run, control, registry
 from vit.runs.engines import contract
-from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import HERE, Handle, JobStatus, Request, Unreachable, read_handle
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
@@ -143,7 +133,7 @@ import sys
 import time
 sys.path[:0] = sys.argv[2:]
 import fake_cluster
-from vit.runs import control, registry
+from vit.runs import cluster_dry_run, control, registry
 print(registry.find_run(sys.argv[1], patience=5).status, flush=True)
 control.stop(sys.argv[1])
 """
@@ -256,27 +246,21 @@ def test_unreachable_engine_reports_unknown(lab: Lab) -> None:
 
 
 @pytest.mark.exhaustive
-def test_measurement_in_parts_is_bit_identical_whichever_process_is_killed(
-    lab: Lab, build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    model = build(image_size=(16, 16), patch_size=4, num_classes=len(SHAPES))
-    checkpoint = load_checkpoint(save_checkpoint(tmp_path / "toy", model, SHAPES, Preprocess((16, 16))))
-    what = Measurement("faithfulness", str(checkpoint.path), "shapes", str(tmp_path), 40)
-    with one_thread():
-        expected = rank(checkpoint, "shapes", 40)
-    root = find_cluster(lab.name).runs if lab.name != HERE else runs_folder()
-    with ThreadPoolExecutor() as pool:
-        measured = pool.submit(measure, what, checkpoint, on=lab.name, workers=2)
-        until(lambda: measured.done() or len(list(root.glob(".measurements/*/parts/*.npz"))) > 2, "its first parts")
-        os.kill(processes_with(lab.worker)[0], signal.SIGKILL)
-        assert measured.result(PATIENCE) == expected
-    assert not list(root.glob(".measurements/*"))
+@pytest.mark.parametrize("lab", LABS[1:], indirect=True)
+def test_dry_run_reports_its_cost_or_why_it_fails(lab: Lab, tmp_path: Path) -> None:
+    for data, ends in (("shapes", "80 pictures"), (f"folder:{tmp_path / 'nowhere'}", "There is no folder")):
+        folder = control.start_dry_run(tiny(data=data, limit=80), on=lab.name, devices=["cpu"])
+        handle = read_handle(folder)
+        assert handle
 
+        def outcome(folder: Path = folder, handle: Handle = handle) -> str:
+            if result := cluster_dry_run.read(folder):
+                return f"{result.result.train_pictures} pictures"
+            return cluster_dry_run.failure(folder, lab.engine.status(handle))
 
-def processes_with(words: str) -> list[int]:
-    """Return the processes whose command line contains `words`."""
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if words in command_of(int(path.name))]
+        assert until(outcome, "its result").startswith(ends)
+        control.end_dry_run(folder)
+        assert not folder.exists()
 
 
 def test_job_ended_while_pending_trains_nothing(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_cached_features_survive_a_restart_until_a_picture_changes(
 ) -> None:
     computed: list[int] = []
     original = features.features_of
-    monkeypatch.setattr(features, "features_of", lambda *named: computed.append(1) or original(*named))
+    monkeypatch.setattr(features, "features_of", lambda *args, **named: computed.append(1) or original(*args, **named))
 
     def options() -> list[str]:
         st.cache_resource.clear()  # as after a restart

@@ -13,9 +13,8 @@ from pages.looking import run_records
 from tests.pages.controls import app_page as opened
 from tests.pages.controls import control
 from vit.errors import InvalidRun
+from vit.runs import cluster_dry_run, registry
 from vit.runs import control as runs
-from vit.runs import registry
-from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import contract, watch
 from vit.training import dry_run
 from vit.training.run_folder import write_json

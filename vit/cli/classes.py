@@ -10,11 +10,6 @@ from vit.cli.pictures import preprocess_of_size, read_picture
 from vit.errors import InvalidConfig
 from vit.explain.classes import examples, similarity, text
 
-_OF_OWN_CLASSES = {
-    "on": "measures the classes that the checkpoint's files have.",
-    "card": "writes into the card of a checkpoint what is measured with its own classes.",
-}
-
 
 def load_with_classes(options: argparse.Namespace) -> Checkpoint:
     """Load the checkpoint, with the classes that the options request.
@@ -31,9 +26,11 @@ def load_with_classes(options: argparse.Namespace) -> Checkpoint:
         raise InvalidConfig("--template needs --text.")
     if options.classifier and not options.examples:
         raise InvalidConfig("--classifier needs --examples with a folder or a dataset.")
-    for name, what in _OF_OWN_CLASSES.items():
-        if getattr(options, name, None) and sources:
-            raise InvalidConfig(f"--{name} {what} Leave it out, or keep a probe as a checkpoint on page Explore first.")
+    if sources and getattr(options, "card", False):
+        raise InvalidConfig(
+            "--card writes into the card of a checkpoint what is measured with its own classes. Leave it out, or keep "
+            "a probe as a checkpoint on page Explore first."
+        )
     checkpoint = load_checkpoint(options.checkpoint)
     if options.text:
         return checkpoint.with_classes(text.classes_from_text(checkpoint, options.text, options.template or "{}"))

@@ -2,35 +2,25 @@
 
 import argparse
 import json
-from collections.abc import Callable
-from typing import Any
 
-from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import check_card
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
-from vit.data.partitioned import pictures_bar
 from vit.errors import InvalidConfig, UserError
 from vit.explain import features, head_census, method_ranking
-from vit.runs.batch.parts import Measurement
-from vit.runs.batch.spread import measure
+from vit.progress import pictures_bar
 from vit.runs.error_search import write
 from vit.training.evaluation import evaluate_checkpoint
 
 
 def run_evaluate(options: argparse.Namespace) -> None:
     """Measure a checkpoint's accuracy."""
-    if options.on and options.report:
-        raise InvalidConfig("--report is written by this process alone. Leave --on out.")
     if options.report and not options.report.parent.is_dir():
         raise InvalidConfig(f"--report takes a file in a folder that exists, not {options.report}.")
-    spread = _is_spread(options)
     checkpoint = load_with_classes(options)
     if options.report:
         _, result = write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
-    elif spread:
-        result = _measure_in_parts(checkpoint, options)
     else:
         result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
     if options.json:
@@ -48,7 +38,7 @@ def run_faithfulness(options: argparse.Namespace) -> None:
     checkpoint = load_with_classes(options)
     if options.card:
         check_card(checkpoint)
-    ranked = _measured(method_ranking.rank, checkpoint, options, bar=not options.json)
+    ranked = method_ranking.rank(checkpoint, options.data, options.limit, root=options.data_root, bar=not options.json)
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | {"pictures": ranked[0].pictures, "methods": [one.to_dict() for one in ranked]}))
@@ -65,7 +55,7 @@ def run_features(options: argparse.Namespace) -> None:
     if options.out.suffix.lower() != ".npz" or not options.out.parent.is_dir():
         raise InvalidConfig(f"--out takes a file that ends in .npz, in a folder that is there, not {options.out}.")
     checkpoint = load_checkpoint(options.checkpoint)
-    extracted = _measured(features.features, checkpoint, options, bar=not options.json)
+    extracted = features.features(checkpoint, options.data, options.limit, root=options.data_root, bar=not options.json)
     try:
         features.save(extracted, options.out)
     except OSError as error:
@@ -76,30 +66,6 @@ def run_features(options: argparse.Namespace) -> None:
         print(json.dumps(facts | {"pictures": pictures, "numbers": numbers, "file": str(options.out)}))
         return
     print(f"{pictures:,} pictures of {len(extracted.classes)} classes, {numbers:,} numbers each: {options.out}")
-
-
-def _is_spread(options: argparse.Namespace) -> bool:
-    """Whether the measurement is distributed over processes."""
-    if not options.on and (options.workers is not None or options.device):
-        raise InvalidConfig("--workers and --device need --on.")
-    return bool(options.on)
-
-
-def _measured(here: Callable[..., Any], checkpoint: Checkpoint, options: argparse.Namespace, **shown: Any) -> Any:
-    """Compute the command's measurement with `here` in this process, or in several."""
-    if _is_spread(options):
-        return _measure_in_parts(checkpoint, options)
-    return here(checkpoint, options.data, options.limit, root=options.data_root, **shown)
-
-
-def _measure_in_parts(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
-    """Compute the command's measurement in several processes, on the engine of --on."""
-    what = Measurement(
-        options.command, options.checkpoint, options.data, str(options.data_root), getattr(options, "limit", None)
-    )
-    return measure(
-        what, checkpoint, on=options.on, workers=options.workers, device=options.device or "cpu", bar=not options.json
-    )
 
 
 def _check_limit(limit: int) -> None:
@@ -114,7 +80,9 @@ def run_heads(options: argparse.Namespace) -> None:
     head_census.check_name(checkpoint, options.statistic)
     if options.card:
         check_card(checkpoint)
-    statistics = _measured(head_census.census, checkpoint, options, progress=pictures_bar(not options.json))
+    statistics = head_census.census(
+        checkpoint, options.data, options.limit, root=options.data_root, progress=pictures_bar(not options.json)
+    )
     statistic = statistics[options.statistic]
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}

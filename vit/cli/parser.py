@@ -93,20 +93,6 @@ def _add_set(command: argparse.ArgumentParser, about: str = "change settings; re
     command.add_argument("--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help=about)
 
 
-def _add_measuring(command: argparse.ArgumentParser) -> None:
-    """Add the checkpoint, --json, and options to compute with several processes, see `vit.runs.batch`."""
-    command.add_argument(
-        "--on", metavar="NAME", help="use several processes: of a configured cluster, or `here`, on this machine; "
-        "partial results are kept, and the same command continues from them",
-    )  # fmt: skip
-    command.add_argument(
-        "--workers", type=int, metavar="N", help="with --on: number of processes (default: as many as fit)"
-    )
-    command.add_argument("--device", choices=("cpu", "gpu"), help="with --on: device of each process (default: cpu)")
-    _add_checkpoint(command)
-    _add_json(command)
-
-
 def _add_checkpoint(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--checkpoint", default="everyday", metavar="NAME_OR_PATH",
@@ -184,14 +170,16 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
     _add_test_pictures(command)
     command.add_argument("--report", type=Path, metavar="FILE.npz", help="also save the prediction for each picture")
     _add_classes(command)
-    _add_measuring(command)
+    _add_checkpoint(command)
+    _add_json(command)
 
 
 def _faithfulness(command: argparse.ArgumentParser) -> None:
     _add_test_pictures(command, 500)
     command.add_argument("--card", action="store_true", help="also write the table into the checkpoint's card")
     _add_classes(command)
-    _add_measuring(command)
+    _add_checkpoint(command)
+    _add_json(command)
 
 
 def _heads(command: argparse.ArgumentParser) -> None:
@@ -202,13 +190,15 @@ def _heads(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--card", action="store_true", help="also write the distance by block into the checkpoint's card"
     )
-    _add_measuring(command)
+    _add_checkpoint(command)
+    _add_json(command)
 
 
 def _features(command: argparse.ArgumentParser) -> None:
     _add_test_pictures(command, 1000)
     command.add_argument("--out", type=Path, required=True, metavar="FILE.npz", help="with vectors, labels and classes")
-    _add_measuring(command)
+    _add_checkpoint(command)
+    _add_json(command)
 
 
 def _convert(command: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from vit.data.folders import is_packed, list_files
 from vit.errors import InvalidConfig, UserError
 from vit.paths import runs_folder
-from vit.runs.batch import cluster_dry_run
+from vit.runs import cluster_dry_run
 from vit.runs.control import end_dry_run, launch, start_dry_run
 from vit.runs.engines.contract import HERE, read_handle
 from vit.runs.engines.factory import cluster_engine

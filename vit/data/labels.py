@@ -28,19 +28,19 @@ class Match(NamedTuple):
 
 
 def test_pictures(
-    labels: Sequence[str], preprocess: Preprocess, data: str, root: Path, model: str, **reading: int
+    labels: Sequence[str], preprocess: Preprocess, data: str, root: Path, model: str
 ) -> tuple[Pictures, str]:
     """Return a dataset's test pictures at a model's input size, with the model's labels; and the remark of `Match`.
 
     Args:
         labels: names of the model's classes, in its order.
-        data, root, reading: see `load_dataset`.
+        data, root: see `load_dataset`.
         model: its name, for error messages.
 
     Raises:
         InvalidDataset: the dataset cannot be read, or its classes do not match the model's, see `match_classes`.
     """
-    dataset = load_dataset(data, preprocess, root=root, only="test", **reading)
+    dataset = load_dataset(data, preprocess, root=root, only="test")
     match = match_classes(dataset.classes, labels, model, dataset.folders)
     return dataset.test.relabelled(match.labels), match.remark
 

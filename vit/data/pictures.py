@@ -38,6 +38,26 @@ class Pictures(Protocol):
         """Stop the workers; a later request starts them again."""
 
 
+def first_batches(
+    pictures: Pictures,
+    count: int,
+    batch_size: int,
+    device: torch.device,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the first `count` pictures as `Pictures.batches` does.
+
+    Args:
+        progress: called with the number of pictures done, and in total.
+    """
+    done = 0
+    progress(done, count)
+    for images, labels in pictures.batches(torch.arange(count), batch_size, device):
+        yield images, labels
+        done += len(labels)
+        progress(done, count)
+
+
 @dataclass(frozen=True)
 class InMemoryPictures:
     """Pictures in one tensor.

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
-from vit.data.partitioned import Part, PartitionedComputation, pictures_bar
-from vit.data.pictures import Pictures
+from vit.data.pictures import Pictures, first_batches
 from vit.devices import restored_device
 from vit.explain.head_census import batch_size
 from vit.files import replaced, trim_cache
 from vit.images.preprocess import Normalise
 from vit.model.cpu import onednn_for
 from vit.model.transformer import VisionTransformer
+from vit.progress import pictures_bar
 from vit.stored_archives import read_arrays
 from vit.untrusted import Unreadable
 
@@ -78,46 +78,34 @@ def features(
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit)
     with restored_device(checkpoint.model):
-        return combined(partitioned(checkpoint, data, limit, root=root).all(pictures_bar(bar)))
-
-
-def partitioned(
-    checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), **reading: int
-) -> PartitionedComputation:
-    """Prepare feature extraction of a dataset's test pictures, to be run in parts.
-
-    Args:
-        reading: see `load_dataset`.
-    """
-    dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit, **reading)
-    return features_of(checkpoint, dataset.test, dataset.classes, limit)
+        return features_of(checkpoint, dataset.test, dataset.classes, limit, progress=pictures_bar(bar))
 
 
 def features_of(
-    checkpoint: Checkpoint, pictures: Pictures, classes: Sequence[str], limit: int, device: str | None = None
-) -> PartitionedComputation:
-    """Prepare feature extraction of the first `limit` pictures, to be run in parts.
+    checkpoint: Checkpoint,
+    pictures: Pictures,
+    classes: Sequence[str],
+    limit: int,
+    device: str | None = None,
+    *,
+    progress: Callable[[int, int], None],
+) -> Features:
+    """Extract features of the first `limit` pictures.
 
     Args:
         device: device that the model is moved to; None for a GPU if there is one.
+        progress: called with the number of pictures done, and in total.
     """
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model, normalise = checkpoint.model.to(where), Normalise(checkpoint.preprocess, where)
-
-    def compute(images: Tensor, labels: Tensor, _: int) -> Part:
-        vectors = pooled_features(model, normalise(images)).float().cpu().numpy()
-        return {"vectors": vectors, "labels": labels.cpu().numpy(), "classes": np.array(classes)}
-
-    count = min(limit, len(pictures.labels))
-    return PartitionedComputation(pictures, count, batch_size(checkpoint, checkpoint.preprocess), compute, where)
-
-
-def combined(parts: Iterable[Part]) -> Features:
-    """Concatenate the results of all parts, in order."""
-    results = list(parts)
-    vectors, labels = (np.concatenate([part[name] for part in results]) for name in ("vectors", "labels"))
-    return Features(vectors, labels, tuple(results[0]["classes"].tolist()))
+    count, batch = min(limit, len(pictures.labels)), batch_size(checkpoint, checkpoint.preprocess)
+    vectors, every = [], []
+    for images, labels in first_batches(pictures, count, batch, where, progress):
+        vectors.append(pooled_features(model, normalise(images)).float().cpu().numpy())
+        every.append(labels.cpu().numpy())
+    return Features(np.concatenate(vectors), np.concatenate(every), tuple(classes))
 
 
 def save(extracted: Features, file: Path) -> None:

@@ -3,21 +3,19 @@
 The ViT paper averages attention distances over 128 pictures (Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
-from vit.data.partitioned import Part, PartitionedComputation
-from vit.data.pictures import Pictures
+from vit.data.pictures import Pictures, first_batches
 from vit.errors import InvalidImage, UserError
 from vit.explain.cost import count_tokens
 from vit.explain.head_statistics import Statistic, names, statistics
@@ -68,25 +66,6 @@ class Tally:
             between = apart**2 * (self.pictures * other.pictures / total)
             squares[name] = self.squares[name] + other.squares[name] + between
         return Tally(total, means, squares, self.uniform)
-
-    def to_part(self) -> Part:
-        """Return named arrays for storage.
-
-        "pictures" is the count. Each statistic has "means/..." and "squares/...", (L, H), and "uniform/...", a scalar.
-        """
-        kinds = {"means": self.means, "squares": self.squares, "uniform": self.uniform}
-        arrays = {f"{kind}/{name}": np.asarray(value) for kind, named in kinds.items() for name, value in named.items()}
-        return arrays | {"pictures": np.array(self.pictures)}
-
-    @staticmethod
-    def of_part(part: Part) -> "Tally":
-        """Build a tally from named arrays; the inverse of `to_part`."""
-        kinds: dict[str, dict[str, Any]] = {"means": {}, "squares": {}, "uniform": {}}
-        for key, array in part.items():
-            kind, _, name = key.partition("/")
-            if name:
-                kinds[kind][name] = torch.from_numpy(array) if array.ndim else float(array)
-        return Tally(int(part["pictures"]), **kinds)
 
     def statistics(self) -> dict[str, Statistic]:
         """Return the mean and standard deviation (L, H) of each statistic over the pictures, by name."""
@@ -141,30 +120,11 @@ def census(
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    return combined(partitioned(checkpoint, data, limit, root=root).all(progress))
-
-
-def partitioned(
-    checkpoint: Checkpoint, data: str, limit: int = CENSUS_PICTURES, *, root: Path = Path("data"), **reading: int
-) -> PartitionedComputation:
-    """Prepare head statistics over a dataset's test pictures, to be run in parts.
-
-    Args:
-        reading: see `pictures_of`.
-    """
-    preprocess = checkpoint.preprocess
-    pictures = pictures_of(data, preprocess, root=root, limit=limit, **reading)
-    normalise = Normalise(preprocess, torch.device("cpu"))
-
-    def compute(images: Tensor, _: Tensor, __: int) -> Part:
-        return tally(checkpoint.model, normalise(images)).to_part()
-
-    return PartitionedComputation(pictures, len(pictures.labels), batch_size(checkpoint, preprocess), compute)
-
-
-def combined(parts: Iterable[Part]) -> dict[str, Statistic]:
-    """Combine the results of all parts, in order."""
-    return sum(map(Tally.of_part, parts), Tally()).statistics()
+    preprocess, device = checkpoint.preprocess, torch.device("cpu")
+    pictures = pictures_of(data, preprocess, root=root, limit=limit)
+    normalise, batch = Normalise(preprocess, device), batch_size(checkpoint, preprocess)
+    batches = first_batches(pictures, len(pictures.labels), batch, device, progress)
+    return sum((tally(checkpoint.model, normalise(images)) for images, _ in batches), Tally()).statistics()
 
 
 # --- Pictures -------------------------------------------------------------------------------------------------
@@ -188,14 +148,15 @@ def pictures_of(
     root: Path = Path("data"),
     limit: int = CENSUS_PICTURES,
     workers: int = 2,
-    budget: int = _BUDGET_BYTES,
 ) -> Pictures:
     """Load at most `limit` test pictures of a dataset, taken evenly from its classes.
 
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    return load_dataset(data, preprocess, root=root, budget=budget, workers=workers, only="test", at_most=limit).test
+    return load_dataset(
+        data, preprocess, root=root, budget=_BUDGET_BYTES, workers=workers, only="test", at_most=limit
+    ).test
 
 
 class DecodedFiles(NamedTuple):

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,15 +12,17 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
 from vit.data.labels import match_classes
-from vit.data.partitioned import Part, PartitionedComputation, pictures_bar
+from vit.data.pictures import first_batches
 from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import HELD_OUT, faithfulness_verdict, random_masks, score_drops
 from vit.images.preprocess import Normalise
+from vit.progress import pictures_bar
+
+Scores = tuple[float, float, float, float, float]  # SaCo, correlation, better than chance, pointing game, overlap
 
 RANDOM, BLOB = "random", "blob in the middle"
-_HAS_OBJECTS = "objects are known"
 MASKS = 128  # per picture
 RESAMPLES = 2000  # bootstrap samples
 _NUMBER = r"(-?\d\.\d{3})"
@@ -90,59 +91,51 @@ def rank(
     Raises:
         InvalidDataset: the dataset cannot be read, or its classes do not match, see `match_classes`.
     """
-    return combined(partitioned(checkpoint, data, limit, root=root, names=names).all(pictures_bar(bar)))
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit)
+    match_classes(dataset.classes, checkpoint.labels, checkpoint.name, dataset.folders)  # raises if the classes differ
+    device = torch.device("cpu")
+    count, normalise = min(limit, len(dataset.test.labels)), Normalise(checkpoint.preprocess, device)
+    scores = []
+    for index, (image, _) in enumerate(first_batches(dataset.test, count, 1, device, pictures_bar(bar))):
+        recorded = RecordedPass.of_class(checkpoint.model, normalise(image))
+        mask = None if dataset.masks is None else dataset.masks[index]
+        scores.append(_scores(recorded, names, mask, index))
+    return summarise(scores, dataset.masks is not None)
 
 
-def partitioned(
-    checkpoint: Checkpoint,
-    data: str,
-    limit: int = 500,
-    *,
-    root: Path = Path("data"),
-    names: Sequence[str] = tuple(METHODS),
-    **reading: int,
-) -> PartitionedComputation:
-    """Prepare the faithfulness of every method on a dataset, to be run in parts.
-
-    A part returns (1, 5) for each method: SaCo, correlation, whether it is better than chance, pointing game, overlap.
+def _scores(recorded: RecordedPass, names: Sequence[str], mask: Tensor | None, index: int) -> dict[str, Scores]:
+    """Score the maps of every method, and of the baselines, on one picture.
 
     Args:
-        reading: see `load_dataset`.
+        mask: the object, bool (height, width); None if it is not known.
+        index: of the picture, which seeds the random maps and masks.
     """
-    dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit, **reading)
-    match_classes(dataset.classes, checkpoint.labels, checkpoint.name, dataset.folders)  # raises if the classes differ
-    normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
-
-    def compute(image: Tensor, _: Tensor, index: int) -> Part:
-        recorded = RecordedPass.of_class(checkpoint.model, normalise(image))
-        maps = {name: heatmap_of(recorded, name) for name in names}
-        grid = recorded.record.grid
-        maps |= {f"{RANDOM} {seed}": noise(grid, index * RANDOM_MAPS + seed) for seed in range(RANDOM_MAPS)} | {
-            BLOB: centre(grid)
-        }
-        mask = None if dataset.masks is None else dataset.masks[index]
-        inputs = checkpoint.model, recorded.pixels, recorded.record.target
-        masks = random_masks(grid[0] * grid[1], MASKS, HELD_OUT + index)
-        drops = score_drops(*inputs, masks)
-        results = {}
-        for (name, heatmap), saco in zip(maps.items(), faithfulness(*inputs, list(maps.values())), strict=True):
-            verdict = faithfulness_verdict(heatmap, masks, drops)
-            better = float(verdict.label == "better than chance")
-            results[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
-        chance = torch.tensor([results.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
-        rows = {name: np.array([results[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
-        return rows | {_HAS_OBJECTS: np.array(mask is not None)}
-
-    return PartitionedComputation(dataset.test, min(limit, len(dataset.test.labels)), 1, compute)
+    maps = {name: heatmap_of(recorded, name) for name in names}
+    grid = recorded.record.grid
+    maps |= {f"{RANDOM} {seed}": noise(grid, index * RANDOM_MAPS + seed) for seed in range(RANDOM_MAPS)}
+    maps[BLOB] = centre(grid)
+    inputs = recorded.model, recorded.pixels, recorded.record.target
+    masks = random_masks(grid[0] * grid[1], MASKS, HELD_OUT + index)
+    drops = score_drops(*inputs, masks)
+    results = {}
+    for (name, heatmap), saco in zip(maps.items(), faithfulness(*inputs, list(maps.values())), strict=True):
+        verdict = faithfulness_verdict(heatmap, masks, drops)
+        better = float(verdict.label == "better than chance")
+        results[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
+    chance = torch.tensor([results.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
+    return results | {RANDOM: tuple(chance.tolist())}
 
 
-def combined(parts: Iterable[Part]) -> list[MethodResult]:
-    """Average the results of all parts, and sort methods by SaCo, best first."""
-    results = list(parts)
-    has_objects = bool(results[0][_HAS_OBJECTS])
+def summarise(scores: Sequence[Mapping[str, Scores]], has_objects: bool) -> list[MethodResult]:
+    """Average the scores of all pictures, and sort methods by SaCo, best first.
+
+    Args:
+        scores: of each picture, by method or baseline.
+        has_objects: whether the pointing game and the overlap were computed.
+    """
     ranked = []
-    for name in (*(name for name in results[0] if name not in (RANDOM, BLOB, _HAS_OBJECTS)), RANDOM, BLOB):
-        rows = torch.from_numpy(np.concatenate([part[name] for part in results])).double()
+    for name in (*(name for name in scores[0] if name not in (RANDOM, BLOB)), RANDOM, BLOB):
+        rows = torch.tensor([one[name] for one in scores], dtype=torch.float64)
         saco, correlation, better, points, overlaps = (interval(column) for column in rows.T)
         result = MethodResult(name, saco, correlation, better, points, overlaps, len(rows))
         ranked.append(result if has_objects else result._replace(points=None, overlap=None))

@@ -30,7 +30,7 @@ from vit.checkpoints import load, manage, save
 from vit.errors import InvalidRun, UserError
 from vit.files import check_locks, remove_folder, replaced
 from vit.paths import runs_folder
-from vit.runs.batch import cluster_dry_run
+from vit.runs import cluster_dry_run
 from vit.runs.engines import watch
 from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
@@ -127,7 +127,7 @@ def launch(
 
 
 def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes: int = 1) -> Path:
-    """Submit a few steps of a run to a cluster; return the folder for `vit.runs.batch.cluster_dry_run`.
+    """Submit a few steps of a run to a cluster; return the folder for `vit.runs.cluster_dry_run`.
 
     Raises:
         InvalidConfig, InvalidCheckpoint, Refused, Unreachable: as `launch`.
@@ -138,7 +138,7 @@ def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nod
     try:
         config = _with_copy(checked, folder).config
         cluster_dry_run.write(folder, config, [config.device] * (len(devices) * nodes))
-        cluster_engine(on).submit(folder, Request((devices[0],), workers=1))
+        cluster_engine(on).submit(folder, Request((devices[0],), dry_run=True))
     except (UserError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
         raise

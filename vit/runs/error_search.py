@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,19 +12,15 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.data.labels import test_pictures
-from vit.explain.cost import images_in_memory
 from vit.explain.record import record
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
-from vit.progress import tqdm
 from vit.runs.error_report import FILE, Report, save
-from vit.training.evaluation import Evaluation, check_choice, combined, part_of
+from vit.training.evaluation import Evaluation, evaluate_checkpoint
 from vit.view.overlay import overlay
 
 WORST_MISTAKES = 24  # most confident mistakes in a report
 _OVERLAY_SIDE = 160  # shorter side of an attention overlay, at least [px]
-_BATCH_PICTURES = 500  # images per batch, at most
 
 
 def write(
@@ -43,31 +38,24 @@ def write(
         UserError: the checkpoint has a single output.
         OSError: the file cannot be written.
     """
-    check_choice(checkpoint)
-    pictures, remark = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
-    count, classes = len(pictures.labels), len(checkpoint.labels)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
+    classes, start = len(checkpoint.labels), 0
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
     worst = _TopMistakes(*(torch.empty(0) for _ in range(5)))
-    parts, start, batch = [], 0, images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
+
+    def observe(images: Tensor, labels: Tensor, logits: Tensor) -> None:
+        nonlocal confusion, worst, start
+        probability, predicted = checkpoint.model.probabilities(logits).max(1)
+        confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
+        wrong = (predicted != labels).nonzero()[:, 0]
+        wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST_MISTAKES]]
+        mistakes = _TopMistakes(start + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
+        worst = worst.merged(mistakes)
+        start += len(labels)
+
+    evaluation = evaluate_checkpoint(checkpoint, data, root=root, bar=bar, observe=observe)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
     with torch.inference_mode():
-        for images, labels in tqdm(
-            pictures.batches(torch.arange(count), batch, device),
-            total=-(-count // batch),
-            unit="batches",
-            mininterval=0.1 if sys.stderr.isatty() else 0.5,
-            disable=not bar,
-        ):
-            logits = model(normalise(images)).logits
-            parts.append(part_of(logits, labels, checkpoint.config.multi_label, remark))
-            probability, predicted = model.probabilities(logits).max(1)
-            confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
-            wrong = (predicted != labels).nonzero()[:, 0]
-            wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST_MISTAKES]]
-            mistakes = _TopMistakes(start + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
-            worst = worst.merged(mistakes)
-            start += len(labels)
         overlays = [_attention_overlay(model, normalise(image[None].to(device)), image) for image in worst.images]
     report = Report(
         checkpoint.hash,
@@ -81,7 +69,7 @@ def write(
         worst.probability.float().numpy(),
     )
     save(report, file)
-    return report, combined(parts)
+    return report, evaluation
 
 
 class _TopMistakes(NamedTuple):

@@ -1,6 +1,6 @@
 """Accuracy and loss of a model on pictures it was not trained on."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.labels import test_pictures
-from vit.data.partitioned import Part, PartitionedComputation, pictures_bar
-from vit.data.pictures import Pictures
+from vit.data.pictures import Pictures, first_batches
 from vit.devices import restored_device
 from vit.errors import UserError
 from vit.explain.cost import images_in_memory
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
+from vit.progress import pictures_bar
 
 _BATCH_PICTURES = 500  # per batch, at most
 
@@ -89,76 +89,44 @@ def evaluate(
 
 
 def evaluate_checkpoint(
-    checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), bar: bool = False
+    checkpoint: Checkpoint,
+    data: str,
+    *,
+    root: Path = Path("data"),
+    bar: bool = False,
+    observe: Callable[[Tensor, Tensor, Tensor], None] = lambda images, labels, logits: None,
 ) -> Evaluation:
     """Evaluate a checkpoint on a dataset's test pictures, in float32, with classes matched by name.
 
+    Args:
+        observe: called with each batch: uint8 (B, channels, height, width), labels (B,), and logits (B, C).
+
     Raises:
         InvalidDataset: the dataset cannot be read, or its classes do not match, see `vit.data.labels.match_classes`.
-    """
-    with restored_device(checkpoint.model):
-        return combined(partitioned(checkpoint, data, root=root).all(pictures_bar(bar)))
-
-
-def partitioned(
-    checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **reading: int
-) -> PartitionedComputation:
-    """Divide the evaluation of a checkpoint on a dataset's test pictures into parts.
-
-    Args:
-        reading: options of `load_dataset`.
-
-    Raises:
-        InvalidDataset: as `evaluate_checkpoint`.
         UserError: the checkpoint has a single output.
-    """
-    check_choice(checkpoint)
-    pictures, remark = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name, **reading)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, normalise = checkpoint.model.to(device).eval(), Normalise(checkpoint.preprocess, device)
-
-    @torch.inference_mode()
-    def compute(images: Tensor, labels: Tensor, _: int) -> Part:
-        return part_of(model(normalise(images)).logits, labels, checkpoint.config.multi_label, remark)
-
-    batch = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
-    return PartitionedComputation(pictures, len(pictures.labels), batch, compute, device)
-
-
-def part_of(logits: Tensor, labels: Tensor, multi_label: bool, remark: str) -> Part:
-    """Return what `combined` needs of one batch.
-
-    Args:
-        logits: (B, classes).
-        labels: (B,).
-        remark: see `Evaluation`.
-    """
-    if multi_label:
-        right = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # multi-hot target with one class
-        loss = F.binary_cross_entropy_with_logits(logits, right, reduction="sum")
-    else:
-        loss = F.cross_entropy(logits, labels, reduction="sum")
-    facts = {"right": (logits.argmax(1) == labels).sum(), "loss": loss, "pictures": torch.tensor(len(labels))}
-    return {name: value.cpu().numpy() for name, value in facts.items()} | {"remark": np.array(remark)}
-
-
-def check_choice(checkpoint: Checkpoint) -> None:
-    """Reject checkpoints with a single class, which cannot choose among classes.
-
-    Raises:
-        UserError: it has one output.
     """
     if len(checkpoint.labels) == 1:
         raise UserError(
             f"{checkpoint.name} has one output, a binary classification, so it cannot choose among the classes of a "
             "dataset. Evaluate a checkpoint with two classes or more."
         )
+    pictures, remark = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
+    count, right, loss = len(pictures.labels), 0, torch.zeros(())
+    batch_size = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with restored_device(checkpoint.model), torch.inference_mode():
+        model, normalise = checkpoint.model.to(device).eval(), Normalise(checkpoint.preprocess, device)
+        for images, labels in first_batches(pictures, count, batch_size, device, pictures_bar(bar)):
+            logits = model(normalise(images)).logits
+            right += int((logits.argmax(1) == labels).sum())
+            loss += _summed_loss(logits, labels, checkpoint.config.multi_label).cpu()
+            observe(images, labels, logits)
+    return Evaluation(right / count, float(loss) / count, count, remark)
 
 
-def combined(parts: Iterable[Part]) -> Evaluation:
-    """Combine the results of all parts, in order."""
-    right, loss, pictures, remark = 0, np.zeros((), np.float32), 0, ""
-    for part in parts:
-        right, loss, pictures = right + int(part["right"]), loss + part["loss"], pictures + int(part["pictures"])
-        remark = str(part["remark"])
-    return Evaluation(right / pictures, float(loss) / pictures, pictures, remark)
+def _summed_loss(logits: Tensor, labels: Tensor, multi_label: bool) -> Tensor:
+    """Return the loss of `Evaluation`, summed over the pictures; logits are (B, C), labels (B,)."""
+    if multi_label:
+        right = F.one_hot(labels, logits.shape[1]).to(logits.dtype)  # multi-hot target with one class
+        return F.binary_cross_entropy_with_logits(logits, right, reduction="sum")
+    return F.cross_entropy(logits, labels, reduction="sum")

@@ -24,12 +24,12 @@ from vit.images.video_decoder import evenly
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.captions import format_block_and_head
 from vit.view.explanation import Explanation
-from vit.view.export import MapView, shared_top
+from vit.view.export import MapView, shared_top, weights
 from vit.view.map_pictures import paint_heatmap
 from vit.view.overlay import Heatmap, scaled, window
 from vit.view.payload import unpack
-from vit.view.payload_maps import weights_of
 from vit.view.selection import Selection
+from vit.view.stored_record import record_of
 
 MAX_STEPS = 60  # maximum number of pictures in a file, sampled evenly
 PICTURE_SIDE = 480  # longer side of a picture [px]
@@ -115,7 +115,7 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
             continue  # deleted in the meantime by the running training, or damaged
         header, sections = unpack(payload)
         split, grid = len(header["prefix"]), (header["grid"][0], header["grid"][1])
-        heatmap = weights_of(payload, selection)[split:].reshape(grid)
+        heatmap = weights(record_of(payload), selection)[split:].view(grid).numpy()
         query = _query_position(selection, split, grid) if selection.view != "pool" or "pool" not in sections else None
         counted = heatmap.copy()
         if query and selection.view == "rollout":

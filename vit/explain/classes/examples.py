@@ -12,14 +12,14 @@ from PIL import Image
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.custom_classes import CustomClasses
 from vit.data.datasets import load_dataset
-from vit.data.partitioned import pictures_bar
 from vit.devices import restored_device
 from vit.errors import InvalidDataset, UserError
 from vit.explain.confidence import wilson
-from vit.explain.features import Features, combined, features_of, pooled_features
+from vit.explain.features import Features, features_of, pooled_features
 from vit.explain.head_census import batch_size
 from vit.model.heads import NeighbourHead
 from vit.model.layers import Linear
+from vit.progress import pictures_bar
 
 try:
     from sklearn.linear_model import LogisticRegression
@@ -75,8 +75,7 @@ def classes_from_examples(
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, only="train", at_most=limit)
     with restored_device(checkpoint.model):
-        work = features_of(checkpoint, dataset.train, dataset.classes, limit)
-        known = combined(work.all(pictures_bar(bar)))
+        known = features_of(checkpoint, dataset.train, dataset.classes, limit, progress=pictures_bar(bar))
     return classes_from_features(known, data, classifier, limit=limit)
 
 

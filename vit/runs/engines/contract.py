@@ -6,7 +6,6 @@ snapshots, outcome) is the same everywhere.
 
 import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,15 +65,14 @@ class Request(NamedTuple):
         share: run at once, next to the runs that hold the devices; on this machine only.
         nodes: number of nodes.
         minutes: time limit; None for the engine's own limit.
-        workers: for a measurement in parts, the number of independent processes, each with one of `devices`; 0 for a
-            training run.
+        dry_run: the folder is not a run's, but that of a dry run, see `vit.runs.cluster_dry_run`.
     """
 
     devices: tuple[str, ...] = ("cpu",)
     share: bool = False
     nodes: int = 1
     minutes: int | None = None
-    workers: int = 0
+    dry_run: bool = False
 
     @property
     def gpus(self) -> bool:
@@ -135,7 +133,7 @@ class Engine(Protocol):
 
         Raises:
             InvalidRun: the run is active already.
-            Refused: the engine can never provide these resources.
+            RequestRejected: the engine can never provide these resources.
             Unreachable: the engine does not respond.
         """
 
@@ -307,13 +305,10 @@ def cancel_if_requested(handle: Handle) -> bool:
     return True
 
 
-def _last_number(lock: int, request: Request) -> int:
-    """Return the number of the job submitted last, which the engine may have accepted without responding.
-
-    A measurement starts at a random number: repeated measurements share a folder name, and engines reject used job ids.
-    """
+def _last_number(lock: int) -> int:
+    """Return the number of the job submitted last, which the engine may have accepted without responding."""
     sent = os.pread(lock, 7, 0)  # a name of a job has at most six digits
-    return int(sent) if sent.isdigit() and len(sent) < 7 else secrets.randbelow(900_000) if request.workers else 0
+    return int(sent) if sent.isdigit() and len(sent) < 7 else 0
 
 
 @contextmanager
@@ -337,7 +332,7 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
         with write_errors(folder):
             contents = [file.read_bytes() if file.is_file() else None for file in files]
             forget_attempt(folder)
-            handle = next_handle(folder, engine.name, _last_number(lock, request))
+            handle = next_handle(folder, engine.name, _last_number(lock))
             os.pwrite(lock, handle.job.rpartition(".")[2].encode(), 0)
             write_handle(handle, request)
         try:

@@ -73,8 +73,7 @@ class Ray(ClusterEngine):
             variables = {ENGINE: "ray", "OMP_NUM_THREADS": str(self.cluster.cpus), "PYTHONUNBUFFERED": "1"}
             if self.cluster.code:
                 variables["PYTHONPATH"] = str(self.cluster.code)
-            program = "vit.runs.engines.ray_batch" if request.workers else "vit.runs.engines.ray_job"
-            driver = ["-m", program, str(folder), handle.job, str(self.cluster.cpus)]
+            driver = ["-m", "vit.runs.engines.ray_job", str(folder), handle.job, str(self.cluster.cpus)]
             job = {
                 "entrypoint": shlex.join([self.cluster.python, *driver]),
                 "submission_id": handle.job,
@@ -140,7 +139,7 @@ class Ray(ClusterEngine):
             absent: return None for status 404.
 
         Raises:
-            Refused, Unreachable: with a one-sentence message.
+            RequestRejected, Unreachable: with a one-sentence message.
         """
         assert self.cluster.token_file
         try:

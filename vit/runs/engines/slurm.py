@@ -127,20 +127,13 @@ class Slurm(ClusterEngine):
         return self._find_jobs([handle]).get(handle.job)
 
     def _find_jobs(self, handles: Sequence[Handle]) -> dict[str, _Job]:
-        """Return the jobs of several runs by job name, ended or not; without those that Slurm does not list.
-
-        The state of an array is that of a running element, else of a pending one.
-        """
-        names, shape = ",".join(handle.job for handle in handles), "%j|%F|%T|%r|%S|%N"
+        """Return the jobs of several runs by job name, ended or not; without those that Slurm does not list."""
+        names, shape = ",".join(handle.job for handle in handles), "%j|%A|%T|%r|%S|%N"
         output = self._run_command(["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={shape}"])
-        elements: dict[str, list[_Job]] = {}
+        jobs = {}
         for line in output.splitlines():
             name, number, state, reason, starts, hosts = line.split("|", 5)
-            elements.setdefault(name, []).append(_Job(number, state, reason, _parse_time(starts), _expand_hosts(hosts)))
-        jobs = {}
-        for name, some in elements.items():
-            speaker = max(some, key=lambda job: (job.state in _RUNNING, job.state in _PENDING))
-            jobs[name] = speaker._replace(hosts=tuple(dict.fromkeys(host for job in some for host in job.hosts)))
+            jobs[name] = _Job(number, state, reason, _parse_time(starts), _expand_hosts(hosts))
         return jobs
 
     def _check_time(self, request: Request) -> None:

@@ -1,6 +1,6 @@
 """The batch script of a run for sbatch: requested resources and the program to start.
 
-It starts `vit.runs.engines.slurm_job` on the job's first node, or the processes of a measurement.
+It starts `vit.runs.engines.slurm_job` on the job's first node, or a dry run.
 
 Source: https://slurm.schedmd.com/sbatch.html
 """
@@ -24,7 +24,6 @@ def batch_script(cluster: Cluster, handle: Handle, request: Request) -> str:
         "output": str(folder / "log.txt"),
         "open-mode": "append",
         "partition": cluster.partition,
-        "array": f"0-{request.workers - 1}" if request.workers else "",
         "nodes": str(request.nodes),
         "ntasks-per-node": str(len(request.devices)),
         "cpus-per-task": str(cluster.cpus),
@@ -35,15 +34,16 @@ def batch_script(cluster: Cluster, handle: Handle, request: Request) -> str:
     variables = {ENGINE: "slurm", "OMP_NUM_THREADS": str(cluster.cpus), "PYTHONUNBUFFERED": "1"}
     if cluster.code:
         variables["PYTHONPATH"] = str(cluster.code)
-    if request.workers and not request.gpus:
+    if request.dry_run and not request.gpus:
         # Clusters that do not confine jobs to their GPUs (cgroups) would otherwise show all of them.
         variables["CUDA_VISIBLE_DEVICES"] = ""
     lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
     lines += ["#SBATCH --requeue", *cluster.setup]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    if request.workers:
-        program, arguments = "vit.runs.batch.worker", " $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT"
-    else:
-        program, arguments = "vit.runs.engines.slurm_job", f" {shlex.quote(handle.job)}"
-    lines += [f"exec {shlex.join([cluster.python, '-m', program, str(folder)])}{arguments}"]
+    program = (
+        ["vit.runs.cluster_dry_run", str(folder)]
+        if request.dry_run
+        else ["vit.runs.engines.slurm_job", str(folder), handle.job]
+    )
+    lines += [f"exec {shlex.join([cluster.python, '-m', *program])}"]
     return "\n".join(lines) + "\n"

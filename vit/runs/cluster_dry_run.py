@@ -4,12 +4,15 @@
         trial.json     settings, devices, and this server's software versions
         result.json    the node's software versions, and the measured times
 
-A dry run is submitted like a run (`vit.runs.control.start_dry_run`); on the node, `vit.runs.batch.worker` calls `main`.
+A dry run is submitted like a run (`vit.runs.control.start_dry_run`). On the node, Ray calls `main`, and Slurm starts
+
+    python -m vit.runs.cluster_dry_run FOLDER
 """
 
 import hashlib
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -17,11 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import vit
-from vit.errors import InvalidRun
+from vit.errors import InvalidRun, UserError
 from vit.runs.engines.contract import JobStatus, is_new, read_handle
 from vit.training import dry_run, presets
 from vit.training.config import TrainConfig
-from vit.training.run_folder import read_json, write_json
+from vit.training.run_folder import read_json, record_outcome, write_json
 from vit.untrusted import Unreadable, brief, is_text, read_tail
 from vit.validation import as_tuple
 
@@ -85,12 +88,18 @@ def write(folder: Path, config: TrainConfig, devices: Sequence[str]) -> None:
     write_json(folder / REQUEST, {"config": settings, "devices": list(devices), "here": software_versions()})
 
 
-def main(folder: Path) -> None:
-    """Do the dry run; called on a cluster node.
+def main(folder: Path) -> int:
+    """Do the dry run, and write its result or why it failed; return the exit status."""
+    try:
+        _measure(folder)
+    except UserError as error:
+        record_outcome(folder, "failed", str(error))
+        print(error, flush=True)
+        return 2
+    return 0
 
-    Raises:
-        UserError: the run does not work there.
-    """
+
+def _measure(folder: Path) -> None:
     request = read_json(folder / REQUEST)
     settings, devices = request.get("config"), request.get("devices")
     if not isinstance(settings, dict) or not isinstance(devices, list) or not devices or not all(map(is_text, devices)):
@@ -134,11 +143,15 @@ def failure(folder: Path, status: JobStatus) -> str:
     reason = read_json(folder / "outcome.json").get("reason")
     if is_text(reason) and reason:
         return reason[:1000]
-    return f"The trial ended without a result. {status.reason or last_line_of_log(folder)}".strip()
+    return f"The trial ended without a result. {status.reason or _last_line_of_log(folder)}".strip()
 
 
-def last_line_of_log(folder: Path) -> str:
+def _last_line_of_log(folder: Path) -> str:
     """Return a sentence with the last line that its processes printed; "" without one."""
     lines = read_tail(folder / "log.txt", 2000).decode(errors="replace").splitlines()
     printed = [line.strip() for line in lines if line.strip()]
     return f"The last line of its log: {printed[-1][:500]}" if printed else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

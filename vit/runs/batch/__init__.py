@@ -1,1 +1,0 @@
-"""Measurements over datasets, distributed over processes of this machine, or of a Ray or Slurm cluster."""
