@@ -26,8 +26,9 @@ def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
         raw = text if isinstance(text, bytes) else text.encode()
         if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
             raise ValueError("there are too many values")
-        value = json.loads(text, object_pairs_hook=unique)
-        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be displayed
+        # Python writes NaN and Infinity, which JSON lacks.
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=lambda name: None)
+        dump_json(value).encode()  # neither a lone surrogate nor 1e999 could be written again
     except (ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{name} is not valid JSON.") from error
     if not isinstance(value, kind):

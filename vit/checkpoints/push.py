@@ -10,7 +10,6 @@ huggingface_hub manages the token, from HF_TOKEN or `hf auth login`; this module
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_b
 from vit.checkpoints import download, hub
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS
 from vit.checkpoints.hub_card import public_facts, write_hub_card
-from vit.checkpoints.json_documents import dump_json
+from vit.checkpoints.json_documents import dump_json, read_json
 from vit.checkpoints.load import load_checkpoint, summarise
 from vit.checkpoints.weight_files import SUFFIXES
 from vit.errors import InvalidCheckpoint, Unavailable
@@ -162,7 +161,7 @@ def push(plan: Plan, message: str = MESSAGE, progress: Progress | None = None) -
 def _texts(folder: Path, repository: str, license: str) -> dict[str, bytes]:
     """Return the files beside the weights, without local paths."""
     checkpoint = load_checkpoint(folder)  # checks the files and the fingerprint
-    config = json.loads((folder / CONFIG).read_bytes())
+    config = read_json((folder / CONFIG).read_bytes(), CONFIG)
     facts = public_facts(checkpoint.facts) | ({"license": license} if license else {})
     return {
         CONFIG: dump_json(config | {"training": facts}, indent=2).encode(),

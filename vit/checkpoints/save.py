@@ -30,7 +30,7 @@ from vit.checkpoints.families import huggingface
 from vit.checkpoints.families.family import build_config
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.fingerprint import fingerprint
-from vit.checkpoints.json_documents import dump_json
+from vit.checkpoints.json_documents import dump_json, read_json
 from vit.checkpoints.load import summarise
 from vit.errors import InvalidCheckpoint, UserError
 from vit.files import check_locks, wait_for_lock
@@ -132,7 +132,7 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
         contents: dict[str, Sequence[bytes | memoryview]] = {
             file.name: [file.read_bytes()] for file in folder.iterdir() if file.is_file()
         }
-        config = json.loads(b"".join(contents[CONFIG])) | {"training": merged}
+        config = read_json(b"".join(contents[CONFIG]), CONFIG) | {"training": merged}
         card = write_card(folder.name, checkpoint.config, checkpoint.labels, merged)
         replace_folder(folder, contents | {CONFIG: [dump_json(config, indent=2).encode()], CARD: [card.encode()]})
     except OSError as error:

@@ -221,12 +221,12 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     names: tuple[str, ...] = ()
     parquet = [file for file in files if file.suffix == ".parquet"]
     size = sum(file.stat().st_size for file in parquet)
-    budget = Budget(size, folder, "The dataset", sys.maxsize) if parquet else None
+    budget = Budget(size, folder, "The dataset", sys.maxsize)
     splits = [split_of(folder, file) for file in files]
     with replaced(folder / COPIED) if parquet else open(os.devnull, "wb") as out:
         for number, file in enumerate(tqdm(files, desc="reading where pictures lie", unit="files", disable=not bar)):
             split = SPLITS.index(splits[number] or "train")
-            if budget is None or file.suffix == ".tar":
+            if file.suffix == ".tar":
                 rows += [(number, *place, split) for place in _in_tar(file)]
             else:
                 own, named = _in_parquet(file, out, budget)

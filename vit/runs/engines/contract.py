@@ -320,7 +320,8 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
     Raises:
         InvalidRun: the run is active, or is being submitted by another process.
     """
-    lock = os.open(folder / "submit.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    with write_errors(folder):
+        lock = os.open(folder / "submit.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not acquire_lock(lock):
             raise InvalidRun("This run is already being started.")
