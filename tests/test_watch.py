@@ -80,9 +80,7 @@ echo "$@" >> {asked}
 cat <<'END'
 run-0.1|7|RUNNING|None|2026-11-24T10:00:00|n[1-2]
 run-1.1|8|PENDING|Priority|2026-11-24T12:00:00|
-run-2.1|9_0|PENDING|Resources|N/A|
-run-2.1|9_1|RUNNING|None|2026-11-24T10:00:00|n3
-run-2.1|9_2|RUNNING|None|2026-11-24T10:00:00|n4
+run-2.1|9|RUNNING|None|2026-11-24T10:00:00|n3,n5
 run-3.1|10|NODE_FAIL|None|2026-11-24T10:00:00|
 END
 """
@@ -101,10 +99,10 @@ def test_squeue_is_called_once_for_all(tmp_path: Path, monkeypatch: pytest.Monke
         "gone",
         "gone",
     ]
-    running, waiting, array, failed, _ = statuses
+    running, waiting, apart, failed, _ = statuses
     assert isinstance(running, JobStatus) and running.nodes == ("n1", "n2")
     assert isinstance(waiting, JobStatus) and waiting.starts and waiting.reason == "Other jobs are before it."
-    assert isinstance(array, JobStatus) and array.nodes == ("n3", "n4")
+    assert isinstance(apart, JobStatus) and apart.nodes == ("n3", "n5")
     assert isinstance(failed, JobStatus) and failed.reason == "A machine of it failed."
     (question,) = (tmp_path / "asked").read_text().splitlines()
     assert "--name=run-0.1,run-1.1,run-2.1,run-3.1,run-4.1" in question

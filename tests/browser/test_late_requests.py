@@ -43,7 +43,11 @@ def ranking(page: Page, conversation: Conversation, serve: Callable[..., str]) -
     def open_panel(script: str) -> None:
         page.add_init_script(script)
         page.goto(f"{serve(ROOT / 'app.py')}/?checkpoint=cifar10&sample=cat")
-        page.get_by_text("All methods on this picture").click()
+        measure, ranked = page.get_by_role("button", name="Measure it"), page.get_by_text("All methods on this picture")
+        expect(measure.or_(ranked)).to_be_visible()
+        if measure.is_visible():  # the machine is so busy that the masks take more than a second
+            measure.click()
+        ranked.click()
         expect(page).to_have_url(re.compile("ranking"))
         conversation.finish()
 
