@@ -14,7 +14,4 @@ FAMILIES: tuple[Family, ...] = tuple(family for module in _MODULES for family in
 # `model_type` values in config.json of transformers.
 MODEL_TYPES = {kind for module in _MODULES for kind in getattr(module, "MODEL_TYPES", ())}
 
-READS = (
-    "torchvision's, timm's (BEiT, EVA-02 and Perception Encoder, too), and transformers' ViT, DeiT, MSN, MAE, I-JEPA, "
-    "BEiT, DINOv2, DINOv3, CLIP and SigLIP, the originals of Google, Meta and OpenAI, and tintn's tutorial's"
-)
+READS = "ViT, DeiT, MAE, I-JEPA, BEiT, EVA-02, DINO, DINOv2, DINOv3, CLIP, SigLIP (docs/checkpoints.md)"

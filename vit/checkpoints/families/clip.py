@@ -15,7 +15,7 @@ import torch
 from vit.checkpoints.families.family import Family, InferredModel, check_stated
 from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
-from vit.checkpoints.families.tensor_shapes import Tensors
+from vit.checkpoints.families.tensor_shapes import Tensors, needed
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -90,7 +90,8 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
 def _adjust_openai(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     tensors = table(tensors)
     if "proj" in tensors:
-        tensors["head.weight"] = tensors.pop("proj").t()  # (C, D)
+        tensors["head.weight"] = needed(tensors, "proj", 2).t()  # (C, D)
+        del tensors["proj"]
     return _without_bias(tensors), {}
 
 

@@ -13,7 +13,7 @@ from vit.checkpoints.families.clip import classified, flat, table
 from vit.checkpoints.families.family import Family
 from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
-from vit.checkpoints.families.tensor_shapes import Tensors
+from vit.checkpoints.families.tensor_shapes import Tensors, needed
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 
@@ -36,9 +36,11 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     tensors = table(tensors)
     if "classifier.weight" in tensors:
         return classified(tensors, "pool.")
-    for end in ("weight", "bias"):
-        if (fused := tensors.pop(f"pool.qkv.{end}", None)) is not None:
+    for end, ndim in (("weight", 2), ("bias", 1)):
+        if f"pool.qkv.{end}" in tensors:
+            fused = needed(tensors, f"pool.qkv.{end}", ndim)
             third = len(fused) // 3
+            del tensors[f"pool.qkv.{end}"]
             tensors |= {f"pool.q.{end}": fused[:third], f"pool.kv.{end}": fused[third:]}
     return tensors, {}
 
