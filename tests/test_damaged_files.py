@@ -72,7 +72,7 @@ def case(make: Make) -> Make:
     return make
 
 
-def told(*reads: Callable[[], object]) -> None:
+def call_each(*reads: Callable[[], object]) -> None:
     """Call every reader; each may refuse in a sentence."""
     for read in reads:
         with contextlib.suppress(UserError):
@@ -118,7 +118,7 @@ def report(root: Path) -> Case:
     error_report.read(root / error_report.FILE)
 
     def read() -> None:
-        told(lambda: error_report.read(root / error_report.FILE).accuracy)
+        call_each(lambda: error_report.read(root / error_report.FILE).accuracy)
         error_report.state(root)
 
     return Case(root, [root / error_report.FILE, root / "report.log"], read)
@@ -201,7 +201,7 @@ def clusters_file(root: Path) -> Case:
     def read() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("VIT_CLUSTERS", str(path))
-            told(clusters.read_clusters, clusters.run_folders, lambda: clusters.find_cluster("lab"))
+            call_each(clusters.read_clusters, clusters.run_folders, lambda: clusters.find_cluster("lab"))
 
     read()
     return Case(root, [path], read)
@@ -222,7 +222,7 @@ def dry_run_of_a_cluster(root: Path) -> Case:
     assert cluster_dry_run.read(folder).result == tried  # type: ignore[union-attr]
 
     def read() -> None:
-        told(
+        call_each(
             lambda: cluster_dry_run.read(folder),
             lambda: cluster_dry_run.failure(folder, JobStatus("gone")),
             lambda: contract.read_request(folder).gpus,
@@ -243,7 +243,7 @@ def queue(root: Path) -> Case:
     def read() -> None:
         with runs_in(root):
             assert [one.id for one in registry.list_runs()] == [run.name]
-            told(registry.queue, lambda: control.move(run.name, 0))
+            call_each(registry.queue, lambda: control.move(run.name, 0))
 
     return Case(root, [root / ".queue" / "queue.json"], read)
 
@@ -306,7 +306,7 @@ def documents_of_a_run(root: Path) -> Case:
             (listed,) = registry.list_runs() or [None]
             if listed:
                 json.dumps([listed.settings, listed.config], allow_nan=False)
-            told(
+            call_each(
                 lambda: registry.find_run(run.name),
                 lambda: contract.read_request(run),
                 lambda: contract.claim_job(run, f"{run.name}.1"),
@@ -342,7 +342,7 @@ def files_of_a_search(root: Path) -> Case:
                 plan = search.plan
                 time.gmtime(plan.created)
                 plan.rungs(), plan.epochs, plan.first_comparison, plan.dimensions, search.trials()
-            told(lambda: searches.find_search(folder.name))
+            call_each(lambda: searches.find_search(folder.name))
 
     with runs_in(root):
         assert searches.list_searches()
@@ -418,7 +418,7 @@ def saved_checkpoint(root: Path) -> Case:
     folder = save.save_checkpoint(root / "tiny", model, LABELS, Preprocess((32, 32)), facts={"accuracy": 0.9})
 
     def read() -> None:
-        told(
+        call_each(
             lambda: load.summarise(folder),
             lambda: save.record_facts(load.load_checkpoint(folder), {"a": 1}),
             lambda: manage.rename("tiny", "tiny2", root),
@@ -517,7 +517,7 @@ def test_damaged_file_is_a_sentence_or_is_mended(name: str, tmp_path: Path) -> N
     else:
         damage(file)
     with interrupted():
-        told(made.read)
+        call_each(made.read)
 
 
 @pytest.mark.parametrize("changes", [{"created": 1e300}, {"space": {"epochs": "a,b"}}, {"space": {"lr": "x,y"}}])

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from drawn import gradient, refusal
 from packed import Sandbox, classes, pack, picture
@@ -28,9 +30,6 @@ from vit.images.tiff import read_tags
 from vit.untrusted import TooMuchWork, limit_work
 
 pytestmark = pytest.mark.usefixtures("short_refusals")
-
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
 
 
 # --- Pictures -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from damages import ODD, scrambled
 
 from pages.looking import run_records
 from pages.run_views import compare_runs, curves
@@ -273,24 +274,6 @@ def test_running_run_of_another_user_is_alive(open_folder: Path) -> None:
 
 
 # --- Random damage --------------------------------------------------------------------------------------------------
-
-ODD: list[Any] = [
-    None, True, 0, -1, 1, 2.5, 1e30, -1e18, 1e308, 10**17, 10**400, float("nan"), float("inf"), "", "x", "\ud800", "\0",
-    "x" * 5000, "cpu", "-1", "<b>", [], {}, [[]], [1, "a", None], {"a": 1}, {"": [0]}, ["cpu"] * 1000,
-]  # fmt: skip
-
-
-def scrambled(value: Any, dice: random.Random, depth: int = 0) -> Any:
-    """Return a JSON value like this one with one random change."""
-    if depth > 4 or dice.random() < 0.15:
-        return dice.choice(ODD)
-    if isinstance(value, dict) and value:
-        name = dice.choice(list(value))
-        return value | {name: scrambled(value[name], dice, depth + 1)}
-    if isinstance(value, list) and value:
-        place = dice.randrange(len(value))
-        return [*value[:place], scrambled(value[place], dice, depth + 1), *value[place + 1 :]]
-    return dice.choice(ODD)
 
 
 def scramble(path: Path, dice: random.Random) -> None:
