@@ -66,7 +66,8 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     event = st.dataframe(
         table(infos),
         hide_index=True,
-        key=f"checkpoints {names}",  # a new table when the list changes, since the selection is a row number
+        # A new table when the list changes, since the selection is a row number, and when the page selects a row.
+        key=f"checkpoints {names} {session.of(session.Checkpoints).selections}",
         on_select="rerun",
         selection_mode="single-row-required",
         selection_default={"selection": {"rows": [names.index(linked) if linked in names else 0]}},
@@ -175,9 +176,12 @@ def fetch() -> None:
             "torchvision/vit_b_16. Private repositories need a token in the server's environment (HF_TOKEN).",
         ).strip()
         wanted = st.form_submit_button("Fetch", type="primary")
-    if not wanted or not name:
-        return
-    fetching.fetch(name)
+    state = session.of(session.Checkpoints)
+    if wanted and name:
+        fetching.start(name)
+        state.fetching = name
+    if state.fetching:
+        fetching.show(state.fetching)
 
 
 def upload(refused: bool) -> None:

@@ -147,12 +147,11 @@ def without_cost_limits(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     if request.path.parent.name == "pages":
         from pages.looking import loading
         from pages.panels import faithfulness
-        from pages.shared import long_passes
-        from pages.train_form import data_picker
+        from pages.shared import job_progress, long_passes
 
         monkeypatch.setattr(long_passes, "BUTTON_ABOVE_SECONDS", math.inf)
         monkeypatch.setattr(faithfulness, "BUTTON_ABOVE_SECONDS", 0.0)  # no verdict: hundreds of passes; see `verdicts`
-        monkeypatch.setattr(data_picker, "WAIT", None)  # archives are unpacked in one run of the page
+        monkeypatch.setattr(job_progress, "WAIT", None)  # archives are unpacked in one run of the page
         monkeypatch.setattr(loading, "WAIT", PATIENCE)
 
 

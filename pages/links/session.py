@@ -167,12 +167,16 @@ class Checkpoints:
         suggested: the name that the page filled into the form.
         refused: the last upload was rejected; the reason is shown beside the uploader.
         lesson: key and content of the last lesson.
+        fetching: name of the last download that was requested in the form.
+        selections: number of downloads that the page selected in the table.
     """
 
     uploads: int = 0
     suggested: str = ""
     refused: bool = False
     lesson: tuple[Hashable, bytes] | None = None
+    fetching: str = ""
+    selections: int = 0
 
 
 @dataclass

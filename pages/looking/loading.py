@@ -106,11 +106,11 @@ def summarise(folder: Path, seconds: float | None = None) -> CheckpointInfo:
         with limit_work(folder.name, SUMMARY_SECONDS):
             return checkpoints.summarise(folder)
 
-    try:
-        return background.start(("summary", str(folder), stamp(folder)), work).result(seconds)
-    except TimeoutError:
-        reading = "It is still being read. Reload the page in a few seconds."
-        return checkpoints.checkpoint.CheckpointInfo(folder.name, folder, 0, 0, 0, {}, reading)
+    job = background.start(("summary", str(folder), stamp(folder)), work)
+    if job.wait(seconds):
+        return job.result()
+    reading = "It is still being read. Reload the page in a few seconds."
+    return checkpoints.checkpoint.CheckpointInfo(folder.name, folder, 0, 0, 0, {}, reading)
 
 
 def explained(

@@ -26,18 +26,17 @@ class Job:
         """Whether the work has ended."""
         return self._done.is_set()
 
-    def result(self, seconds: float | None = None) -> Any:
-        """Wait for the work and return its result.
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the work; return whether it has ended.
 
         Args:
             seconds: longest time to wait; None for no limit.
-
-        Raises:
-            TimeoutError: it takes longer.
-            Exception: what the work raised.
         """
-        if not self._done.wait(seconds):
-            raise TimeoutError
+        return self._done.wait(seconds)
+
+    def result(self) -> Any:
+        """Wait for the work and return its result, or raise its exception; `Stopped` after `stop`."""
+        self.wait()
         if self._error:
             raise self._error
         return self._result

@@ -13,7 +13,7 @@ import streamlit as st
 
 from pages.links import link_controls, session
 from pages.server import access, background
-from pages.shared import button_actions, datasets, uploaders
+from pages.shared import button_actions, datasets, job_progress, uploaders
 from pages.shared.escape import plain, with_code
 from pages.train_form import class_names
 from vit.data import catalog, downloads, folders, import_archive
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 ROW = 46  # height of a class in the table [px]
 ROWS = 6.5  # rows before the table scrolls; the half row shows that there are more
 BLOCK = 4 << 20  # copied bytes at once
-WAIT: float | None = 0.5  # time in which small archives are unpacked without a bar; None for no limit [s]
 READING_SECONDS = 3600.0  # processor time for the largest archives [s]; 100,000 photos take a quarter of it
-PAUSE = 0.5  # interval between two updates of the bar [s]
 
 
 def options() -> list[str]:
@@ -93,14 +91,12 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
             background.start(("archive", file.file_id), _unpacking(file, folder, most))
     # Without a file, the visitor has left the page and come back.
     file_id, before = state.arriving
-    if (job := background.find(("archive", file_id))) is None:
+    with placeholder.container():
+        job = job_progress.ended(("archive", file_id), "Unpacking and checking every picture")
+    if not job:
         return
     try:
-        spec = job.result(WAIT)
-    except TimeoutError:
-        with placeholder.container():
-            show_progress(job, "Unpacking and checking every picture: {:.0%}")
-        return
+        spec = job.result()
     except (UserError, background.Stopped) as error:
         state.refused = file_id, str(error) or "Unpacking was stopped, and nothing was saved."
         st.error(with_code(state.refused[1]))
@@ -108,17 +104,6 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
         state.uploads += 1  # replace the uploader, so that the server deletes the file
         if chosen == before:
             choose(spec)
-    background.forget(("archive", file_id))
-
-
-@st.fragment(run_every=PAUSE)
-def show_progress(job: background.Job, label: str) -> None:
-    """Draw the progress of a job with a button that stops it, and rerun the page at its end."""
-    if job.done:
-        st.rerun()
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.progress(job.share, label.format(job.share))
-        st.button("Stop", key="stop_job", on_click=job.stop)
 
 
 def copy(source: BinaryIO, target: Any) -> str:
@@ -248,20 +233,14 @@ def offer_download(spec: str, root: str) -> None:
     title = f"Download {datasets.NAMED[spec]}"
     if st.button(title, help="Only once; it is stored in the data folder.", disabled=background.find(key) is not None):
         background.start(key, work)
-    if job := background.find(key):
+    if job := job_progress.ended(key, "Downloading"):
         try:
-            job.result(WAIT)
+            job.result()
             st.rerun()
-        except TimeoutError:
-            show_progress(job, "Downloading: {:.0%}")
-            return
         except background.Stopped:
             pass
         except UserError as error:
             failed[spec] = str(error)
-        finally:
-            if job.done:
-                background.forget(key)
     if spec in failed:
         st.error(with_code(failed[spec]))
 

@@ -19,14 +19,17 @@ from streamlit.testing.v1 import AppTest
 from tiny import fill
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
-from pages.looking import loading
-from tests.pages.controls import app_page, press, run, texts
+from pages.looking import fetching, loading
+from pages.shared import job_progress
+from tests.pages.controls import app_page, button, press, run, texts
 from vit import checkpoints
 from vit.checkpoints import hub, load, manage
+from vit.checkpoints.recommended import RECOMMENDED
 from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 
 APP = str(Path(__file__).parents[2] / "app.py")
+STOP = "stop Downloading ada/tiny"
 
 
 @pytest.fixture
@@ -263,7 +266,7 @@ def published(root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     folder = tmp_path_factory.mktemp("theirs")
     small = dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, image_size=32)
     fill(ViTForImageClassification(ViTConfig(patch_size=8, num_labels=3, **small))).save_pretrained(folder)
-    monkeypatch.setenv("VIT_DOWNLOADS", str(folder.parent / "downloads"))
+    monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path_factory.mktemp("downloads")))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     with HubServer().running() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -281,7 +284,8 @@ def test_checkpoint_is_fetched_by_name_listed_and_deleted(published: str) -> Non
     assert not app.error
     assert app.query_params["name"] == published
     assert hub.shortened(published) in list(app.dataframe[0].value["Name"])
-    app = page(name=published)
+    app = fetch(page(name="ours"), "ada/tiny")  # which changes nothing in the list
+    assert app.query_params["name"] == published
     assert "Rename" not in [button.label for button in app.button]  # its name states its source
     press(app, "Delete")
     app.button(key="really delete").click()
@@ -293,6 +297,54 @@ def test_checkpoint_is_fetched_by_name_listed_and_deleted(published: str) -> Non
 def test_failed_download_is_reported_in_one_sentence(published: str, name: str) -> None:
     app = fetch(page(), name)
     assert len(app.error) == 1 and app.error[0].value.endswith(".")
+
+
+@pytest.fixture
+def downloading(published: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[AppTest, threading.Event]]:
+    """Request a checkpoint whose download waits for the event."""
+    proceed, fetch_now = threading.Event(), hub.fetch
+
+    def held(name: str, progress: Callable[[int, int], None], keep_free: int) -> hub.DownloadedCheckpoint:
+        while not proceed.wait(0.01):
+            progress(1, 4)
+        return fetch_now(name, progress, keep_free)
+
+    monkeypatch.setattr(hub, "fetch", held)
+    monkeypatch.setattr(job_progress, "WAIT", 0.0)
+    yield fetch(page(), "ada/tiny"), proceed
+    proceed.set()
+
+
+def test_download_goes_on_while_other_controls_are_used(
+    published: str, downloading: tuple[AppTest, threading.Event]
+) -> None:
+    app, proceed = downloading
+    for _ in range(2):  # a click elsewhere
+        assert not app.exception and button(app, STOP) is not None
+        app.run()
+    proceed.set()
+    until(lambda: button(app.run(), STOP) is None, "the end of the download")
+    assert not app.error and app.query_params["name"] == published
+    assert hub.shortened(published) in list(app.dataframe[0].value["Name"])
+
+
+def test_download_is_stopped(published: str, downloading: tuple[AppTest, threading.Event]) -> None:
+    app, _ = downloading
+    app.button(key=STOP).click()
+    until(lambda: button(app.run(), STOP) is None, "the end of the download")
+    assert not app.error and not app.exception
+    assert hub.shortened(published) not in list(app.dataframe[0].value["Name"])
+
+
+def test_card_shows_its_download(published: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = RECOMMENDED[0]._replace(repository="ada/tiny", commit=published.rpartition("@")[2])
+    monkeypatch.setattr(fetching, "RECOMMENDED", (card,))
+    app = page()
+    for _ in range(2):  # again after it was deleted
+        app.button(key="recommended ada/tiny").click().run()
+        assert not app.exception and app.query_params["name"] == published
+        hub.remove(published)
+        app.run()
 
 
 def test_link_to_a_remote_checkpoint_fills_the_form(root: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from patience import until
 from streamlit.testing.v1 import AppTest
 
+from pages.shared import job_progress
 from pages.train_form import data_picker
 from tests.pages.controls import button, control, open_to_a_network, pictures, run
 from tests.pages.controls import train_page as opened
@@ -19,6 +20,8 @@ from vit.data import import_archive
 from vit.runs import registry
 from vit.training import run_folder
 from vit.training.presets import train_config
+
+STOP = "stop Unpacking and checking every picture"
 
 
 @pytest.fixture
@@ -141,9 +144,9 @@ def unpacking(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return import_dataset(archive, into, progress=progress)
 
     monkeypatch.setattr(import_archive, "import_dataset", held)
-    monkeypatch.setattr(data_picker, "WAIT", 0.0)
+    monkeypatch.setattr(job_progress, "WAIT", 0.0)
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
-    assert not page.exception and button(page, "stop_job") is not None
+    assert not page.exception and button(page, STOP) is not None
     yield proceed
     proceed.set()
 
@@ -151,13 +154,13 @@ def unpacking(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def unpacked(page: AppTest, proceed: threading.Event) -> AppTest:
     """Let the unpacking end, and run the page until it has selected the dataset or shown an error."""
     proceed.set()
-    until(lambda: run(page) and button(page, "stop_job") is None, "the end of unpacking")
+    until(lambda: run(page) and button(page, STOP) is None, "the end of unpacking")
     return page
 
 
 def test_data_selected_during_the_import_is_kept(page: AppTest, unpacking: threading.Event) -> None:
     control(page.selectbox, "data").set_value("mnist")
-    assert button(run(page), "stop_job") is not None
+    assert button(run(page), STOP) is not None
     unpacked(page, unpacking)
     assert control(page.selectbox, "data").value == "mnist"
     assert any("my-zoo" in one for one in map(str, control(page.selectbox, "data").options))
@@ -172,17 +175,17 @@ def test_start_works_during_the_import(page: AppTest, unpacking: threading.Event
 def test_import_continues_after_leaving_the_page(page: AppTest, unpacking: threading.Event) -> None:
     page.switch_page("pages/compare.py").run()
     page.switch_page("pages/train.py").run()
-    assert not page.exception and button(page, "stop_job") is not None
+    assert not page.exception and button(page, STOP) is not None
     unpacked(page, unpacking)
     assert "my-zoo" in control(page.selectbox, "data").value
 
 
 def test_stopped_import_leaves_nothing(page: AppTest, unpacking: threading.Event, folders: Path) -> None:
-    page.button(key="stop_job").click().run()
+    page.button(key=STOP).click().run()
     until(lambda: run(page) and page.error, "the sentence")
     assert [one.value for one in page.error] == ["Unpacking was stopped, and nothing was saved\\."]
     assert not list((folders / "data" / "uploads").iterdir())
-    assert button(page, "stop_job") is None
+    assert button(page, STOP) is None
 
 
 def test_archive_imported_concurrently_by_another_server_is_selected(
