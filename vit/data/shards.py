@@ -23,8 +23,6 @@ import json
 import os
 import sys
 import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -44,6 +42,7 @@ from vit.data.split_names import Kind, split_name
 from vit.errors import InvalidDataset, UserError
 from vit.files import replaced
 from vit.progress import tqdm
+from vit.stored_archives import read_arrays
 from vit.untrusted import Unreadable, brief, brief_list, parse_json, read_bytes, spend
 
 INDEX, COPIED = "index.npz", "pictures.bin"
@@ -182,22 +181,22 @@ def index(folder: Path, bar: bool = True) -> Index:
 
 def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
     """Read the index if it belongs to these files."""
+    path = folder / INDEX
     try:
-        with np.load(folder / INDEX, allow_pickle=False) as arrays:
-            document = parse_json(arrays["document"].tobytes())
-            if document["version"] != _VERSION or document["files"] != stamps:
-                return None
-            names = ("number", "offset", "length", "labels", "split")
-            file, offset, length, labels, split = (arrays[name] for name in names)
+        arrays = read_arrays(path, path.stat().st_size)  # `index` does not compress it
+        document = parse_json(arrays["document"].tobytes())
+        if document["version"] != _VERSION or document["files"] != stamps:
+            return None
+        file, offset, length, labels, split = (
+            arrays[name] for name in ("number", "offset", "length", "labels", "split")
+        )
         files = tuple(folder / name for name, *_ in stamps)
         if any(path.suffix == ".parquet" for path in files):
             files = (*files, folder / COPIED)
         classes, notes = (tuple(map(str, document[name])) for name in ("classes", "notes"))
         known = Index(Records(files, file, offset, length), labels, split, classes, notes)
         return known if _is_sound(known) else None
-    except (
-        OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, Unreadable, zipfile.BadZipFile, zlib.error
-    ):  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, Unreadable):
         return None
 
 
