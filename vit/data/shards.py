@@ -231,8 +231,8 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
                 own, named = _in_parquet(file, out, budget)
                 if names and named and named != names:
                     raise InvalidDataset(
-                        f"{file.name} numbers its classes differently from the files before it. Write all files with "
-                        "the same ClassLabel."
+                        f"{brief(file.name)} numbers its classes differently from the files before it. Write all files "
+                        "with the same ClassLabel."
                     )
                 names = names or named
                 rows += [(number, *place, split) for place in own]
@@ -241,12 +241,12 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     table = [(*row[:3], label, row[4]) for row, label in zip(rows, numbers, strict=True) if label is not None]
     if not table:
         advice = " ".join(notes) or "Name them KEY.jpg and KEY.cls."
-        raise InvalidDataset(f"No record of {str(folder)!r} has both a picture and a label. {advice}")
+        raise InvalidDataset(f"No record of {brief(folder.name)!r} has both a picture and a label. {advice}")
     lowest, highest = min(row[3] for row in table), max(row[3] for row in table)
     if lowest < 0 or highest >= _MOST_LABEL:
         raise InvalidDataset(
-            f"Labels in {str(folder)!r} run from {brief(lowest)} to {brief(highest)}. They must be numbers from 0 to "
-            f"{_MOST_LABEL - 1:,}."
+            f"Labels in {brief(folder.name)!r} run from {brief(lowest)} to {brief(highest)}. They must be numbers from "
+            f"0 to {_MOST_LABEL - 1:,}."
         )
     number, offset, length, labels, split = np.array(table, np.int64).T.copy()
     stored = np.array([len(files) if file.suffix == ".parquet" else i for i, file in enumerate(files)], np.int32)
@@ -276,7 +276,7 @@ def _split_notes(files: Sequence[Path], splits: Sequence[Kind | None]) -> tuple[
     unnamed = [file.name for file, split in zip(files, splits, strict=True) if split is None]
     if not unnamed or len(unnamed) == len(files):
         return ()
-    return (f"Read as training pictures, because their names state no split: {brief_list(unnamed)}.",)
+    return (f"Read as training pictures, because their names state no split: {brief_list(map(brief, unnamed))}.",)
 
 
 def _notes_on_unlabelled(files: Sequence[Path], rows: Sequence[_Row]) -> tuple[str, ...]:
@@ -286,7 +286,7 @@ def _notes_on_unlabelled(files: Sequence[Path], rows: Sequence[_Row]) -> tuple[s
         reason = label if isinstance(label, _NoLabel) else _NoLabel.NAMED
         by_reason.setdefault(reason.value, []).append(files[number].name)
     return tuple(
-        f"Pictures left out of {brief_list(sorted(set(own)))}: {len(own):,}, because {reason}."
+        f"Pictures left out of {brief_list(map(brief, sorted(set(own))))}: {len(own):,}, because {reason}."
         for reason, own in by_reason.items()
     )
 
@@ -337,7 +337,7 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, _Label]]:
     except DAMAGE as error:  # tarfile raises almost anything on hostile bytes
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise InvalidDataset(f"{path.name} is a damaged tar: {brief(str(error))}. Copy it again.") from error
+        raise InvalidDataset(f"{brief(path.name)} is a damaged tar: {brief(str(error))}. Copy it again.") from error
 
 
 def _label_of(record: Mapping[str, tuple[int, int]], file: int) -> _Label:
@@ -394,9 +394,9 @@ def _in_parquet(path: Path, out: Any, budget: Budget) -> tuple[list[tuple[int, i
         label = next((name for name in ("label", "fine_label", "labels") if name in columns), None)
         if image is None or label is None:
             names = brief_list(map(brief, columns))
-            raise InvalidDataset(f"{path.name[:80]} has the columns {names[:100]}; image and label are needed.")
+            raise InvalidDataset(f"{brief(path.name)} has the columns {names}; image and label are needed.")
         if table.metadata.num_rows > _ROWS_FLOOR + path.stat().st_size:
-            raise InvalidDataset(f"{path.name[:80]} declares more rows than its size can hold. Copy it again.")
+            raise InvalidDataset(f"{brief(path.name)} declares more rows than its size can hold. Copy it again.")
         for batch in _batches(table, image, label):
             for picture, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 content = picture.get("bytes") if isinstance(picture, dict) else picture
@@ -417,7 +417,7 @@ def _in_parquet(path: Path, out: Any, budget: Budget) -> tuple[list[tuple[int, i
         if isinstance(error, OSError) and error.errno is not None:  # a disk error; Arrow's have no errno
             raise
         reason = brief(str(error).partition("\n")[0])
-        raise InvalidDataset(f"{path.name[:80]} is a damaged parquet file: {reason}. Copy it again.") from error
+        raise InvalidDataset(f"{brief(path.name)} is a damaged parquet file: {reason}. Copy it again.") from error
 
 
 def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
