@@ -19,6 +19,7 @@ Source of the layouts: github.com/webdataset/webdataset, README; features `Image
 """
 
 import hashlib
+import io
 import json
 import os
 import sys
@@ -52,6 +53,7 @@ _SUFFIXES = (".tar", ".parquet")
 _BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
 _ROWS_FLOOR = 100_000  # rows of a parquet file in addition to one per byte; runs of equal values take hardly any bytes
 _MOST_LABEL = 1 << 20
+_MAX_HEADER = 1 << 20  # [bytes] in a tar, of a file's name and attributes
 _HIDDEN = -1  # label of test pictures in parquet
 _VERSION = 2
 
@@ -304,11 +306,20 @@ def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:
     return texts if len(set(texts)) == len(texts) else tuple(map(str, range(len(texts))))
 
 
+class _Headers(io.FileIO):
+    """A tar file whose headers are read by `tarfile`, which allocates as much for one as it claims."""
+
+    def read(self, count: int | None = -1) -> Any:
+        if count is None or not 0 <= count <= _MAX_HEADER:
+            raise tarfile.ReadError("a header is too long")
+        return super().read(count)
+
+
 def _in_tar(path: Path) -> Iterator[tuple[int, int, _Label]]:
     """Yield offset, length and label of each picture."""
     pending: dict[str, dict[str, tuple[int, int]]] = {}
     try:
-        with tarfile.open(path, "r:") as archive, path.open("rb") as raw:
+        with _Headers(path) as raw, tarfile.open(fileobj=raw, mode="r:") as archive:
             for member in archive:
                 spend()
                 if archive.offset <= member.offset:
@@ -395,9 +406,10 @@ def _in_parquet(path: Path, out: Any, budget: Budget) -> tuple[list[tuple[int, i
         if image is None or label is None:
             names = brief_list(map(brief, columns))
             raise InvalidDataset(f"{brief(path.name)} has the columns {names}; image and label are needed.")
-        if table.metadata.num_rows > _ROWS_FLOOR + path.stat().st_size:
+        most = _ROWS_FLOOR + path.stat().st_size
+        if table.metadata.num_rows > most:
             raise InvalidDataset(f"{brief(path.name)} declares more rows than its size can hold. Copy it again.")
-        for batch in _batches(table, image, label):
+        for batch in _batches(table, image, label, most):
             for picture, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 content = picture.get("bytes") if isinstance(picture, dict) else picture
                 own = _checked_label(value)
@@ -420,7 +432,7 @@ def _in_parquet(path: Path, out: Any, budget: Budget) -> tuple[list[tuple[int, i
         raise InvalidDataset(f"{brief(path.name)} is a damaged parquet file: {reason}. Copy it again.") from error
 
 
-def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
+def _batches(table: Any, image: str, label: str, most: int) -> Iterator[Any]:
     """Read rows of a parquet file in batches that fit into `_BATCH_BYTES`, of at least one row.
 
     A dictionary stores a value once for all its rows, so a kilobyte can expand to gigabytes. No value is larger than
@@ -432,7 +444,12 @@ def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
         columns = [part.column(number) for number in range(part.num_columns)]
         size = 1
         for column in columns:
-            if column.path_in_schema.partition(".")[0] in (image, label) and column.physical_type == "BYTE_ARRAY":
+            if column.path_in_schema.partition(".")[0] not in (image, label):
+                continue
+            texts, more = column.physical_type == "BYTE_ARRAY", column.num_values - part.num_rows
+            if column.num_values > most or (texts and more > 0 and more * column.total_uncompressed_size > MOST_BYTES):
+                raise InvalidDataset("A column has long lists in its rows. Write one picture and one label per row.")
+            if texts:
                 shared = any("DICTIONARY" in encoding for encoding in column.encodings)
                 size += column.total_uncompressed_size // (1 if shared else max(part.num_rows, 1))
         rows = min(max(_BATCH_BYTES // size, 1), _MOST_ROWS)
