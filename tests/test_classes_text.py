@@ -1,10 +1,16 @@
 """Typed phrases as classes: compared with transformers on the same picture and phrases."""
 
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from damages import damages
 from test_relevance import explicit, full_relevance
 from text_models import clip, siglip
 from transformers import AutoTokenizer, CLIPModel, SiglipModel
@@ -12,6 +18,7 @@ from transformers import AutoTokenizer, CLIPModel, SiglipModel
 import vit
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import summarise
+from vit.checkpoints.text_tower import load_text_tower
 from vit.errors import InvalidCheckpoint, UserError
 from vit.explain.classes import text
 from vit.explain.methods import weights
@@ -146,3 +153,81 @@ def test_projection_is_not_counted_as_classes(published: Any) -> None:
     folder, _ = published
     info = summarise(folder)
     assert info.labels == len(vit.load_checkpoint(folder).labels) == 0 and not info.problem
+
+
+# --- Damaged files --------------------------------------------------------------------------------------------------
+
+
+def rewrite(folder: Path, file: str, change: Callable[[Any], Any]) -> None:
+    path = folder / file
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def with_text_config(**changes: Any) -> Callable[[Path], object]:
+    def change(document: Any) -> Any:
+        return document | {"text_config": document["text_config"] | changes}
+
+    return lambda folder: rewrite(folder, "config.json", change)
+
+
+def with_pattern(pattern: str) -> Callable[[Path], object]:
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return lambda folder: rewrite(folder, "tokenizer.json", lambda document: document | {"pre_tokenizer": split})
+
+
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "empty tokenizer": lambda folder: (folder / "tokenizer.json").write_bytes(b""),
+    "tokenizer of another type": lambda folder: (folder / "tokenizer.json").write_text("[1]"),
+    "torn tokenizer": lambda folder: (folder / "tokenizer.json").write_text('{"version": "1.0", "trunc'),
+    "tokenizer with a pattern that takes long": with_pattern("(a+)+$"),
+    "tokenizer's config of another type": lambda folder: (folder / "tokenizer_config.json").write_text("[1]"),
+    "tokenizer's config without a class": lambda folder: (folder / "tokenizer_config.json").write_text("{}"),
+    "token of another type": lambda folder: rewrite(
+        folder, "tokenizer_config.json", lambda document: document | {"pad_token": 1.5}
+    ),
+    "ids beyond the vocabulary": with_text_config(vocab_size=1),
+    "tower of another type": with_text_config(layer_norm_eps="a"),
+    "tower of many layers": with_text_config(num_hidden_layers=10**6),
+    "tower of many words": with_text_config(vocab_size=10**9),
+}
+
+
+def refusal(folder: Path, checkpoint: Checkpoint) -> str:
+    """Return the sentence, at most 250 characters; "" if phrases can be read."""
+    load_text_tower.cache_clear()
+    try:
+        vit.classes_from_text(checkpoint, ["a" * 40 + " cat", "a dog"])
+    except InvalidCheckpoint as error:
+        assert len(str(error)) <= 250 and "\n" not in str(error) and str(folder) not in str(error)
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_text_tower_or_tokenizer_is_a_sentence(published: Any, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(published[0], folder)
+    checkpoint = vit.load_checkpoint(folder)
+    assert not refusal(folder, checkpoint)
+    DAMAGED[name](folder)
+    words = refusal(folder, checkpoint)
+    accepted = isinstance(published[1], CLIPModel) and name in ACCEPTED
+    assert "is damaged" in words or (accepted and not words)
+
+
+# CLIP's tokenizer is built from its vocabulary alone; its class is known without a config.
+ACCEPTED = ("tokenizer with a pattern that takes long", "tokenizer's config without a class")
+
+
+@pytest.mark.exhaustive
+def test_any_damage_beside_a_text_tower_is_a_sentence_or_opens(published: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    checkpoint = replace(vit.load_checkpoint(published[0]), path=folder)
+    for file in sorted(path for path in published[0].iterdir() if path.suffix == ".json"):
+        dice = random.Random(8)
+        every = list(damages(file, dice))
+        for _, damage in dice.sample(every, min(len(every), 40)):
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(published[0], folder)
+            damage(folder / file.name)
+            refusal(folder, checkpoint)

@@ -7,7 +7,9 @@ import os
 import random
 import shutil
 import signal
+import tarfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +26,7 @@ from written_searches import write_search, write_trial
 
 from pages.server import uploaded_pictures
 from vit.checkpoints import hub, load, manage, save
-from vit.data import class_names, import_archive, readable
+from vit.data import class_names, import_archive, readable, shards
 from vit.errors import UserError
 from vit.explain import features
 from vit.explain.features import Features
@@ -180,6 +182,23 @@ def note_of_an_import(root: Path) -> Case:
     note = {"total": 2, "lines": ["a: damaged", "1 other file"], "notes": ["Folders are classes."]}
     (root / ".left-out.json").write_text(json.dumps(note))
     return Case(root, [root / ".left-out.json"], lambda: import_archive.left_out(root))
+
+
+@case
+def index_of_packed_pictures(root: Path) -> Case:
+    with tarfile.open(root / "train.tar", "w") as archive:
+        for number in range(4):
+            for name, content in ((f"{number}.png", b"a picture"), (f"{number}.cls", str(number % 2).encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+    def read() -> None:
+        records = shards.index(root, bar=False).records
+        assert [records[number] for number in range(4)] == [b"a picture"] * 4
+
+    read()
+    return Case(root, [root / shards.INDEX], read)
 
 
 @case
@@ -494,6 +513,7 @@ EXAMPLES: dict[str, tuple[str, str, bytes | Callable[[Path], object]]] = {
     "a note of an import as a pipe": ("note_of_an_import", "json", os.mkfifo),
     "a nested note of an import": ("note_of_an_import", "json", b"[" * 100_000),
     "an infinite note of an import": ("note_of_an_import", "json", b'{"total": 1e999, "lines": []}'),
+    "an index of pictures as a pipe": ("index_of_packed_pictures", "npz", os.mkfifo),
     "clusters as a pipe": ("clusters_file", "toml", os.mkfifo),
     "nested clusters": ("clusters_file", "toml", b"a = " + b"[" * 100_000),
     "versions as a list": ("dry_run_of_a_cluster", "trial.json", b'{"here": [1]}'),
@@ -518,6 +538,19 @@ def test_damaged_file_is_a_sentence_or_is_mended(name: str, tmp_path: Path) -> N
         damage(file)
     with interrupted():
         call_each(made.read)
+
+
+def test_index_of_pictures_that_unpacks_to_more_than_its_size_is_made_again(tmp_path: Path) -> None:
+    made = index_of_packed_pictures(tmp_path)
+    (path,) = made.files
+    with np.load(path) as kept:
+        np.savez_compressed(path, **{**kept, "number": np.zeros(1 << 25, np.int8)})
+    assert path.stat().st_size < 1 << 17
+    tracemalloc.start()
+    made.read()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 24
 
 
 @pytest.mark.parametrize("changes", [{"created": 1e300}, {"space": {"epochs": "a,b"}}, {"space": {"lr": "x,y"}}])

@@ -57,6 +57,24 @@ def test_weights_in_parts_say_how_they_are_put_together(tmp_path: Path) -> None:
     assert "zero_to_fp32.py" in refusal(keep(empty, tmp_path / "zero_pp_rank_0_mp_rank_00_model_states.pt"))
 
 
+def test_long_names_leave_refusals_short(tmp_path: Path) -> None:
+    home = tmp_path / ("h" * 200)
+    for number in range(6):
+        (home / f"{'n' * 200}{number}").mkdir(parents=True)
+        (home / f"{'n' * 200}{number}" / "model.safetensors").touch()
+    assert len(refusal(home)) <= 250 and refusal(home).endswith("or one of them.")
+    (home / "__0_0.distcp").touch()
+    assert len(refusal(home)) <= 250 and "dcp_to_torch FOLDER weights.pth" in refusal(home)
+    for number in range(4):
+        (home / f"{'w' * 200}{number}.pt").touch()
+    assert len(refusal(home)) <= 250 and refusal(home).endswith("Keep one.")
+
+
+def test_part_that_a_saved_checkpoint_lacks_is_refused(saved: Path) -> None:
+    for part in ("nobody", "\0"):
+        assert "holds no model that is called" in refusal(saved.with_name(f"{saved.name}#{part}"))
+
+
 def test_a_folder_of_checkpoints_names_those_that_it_holds(tmp_path: Path) -> None:
     for step in (500, 1000):
         keep(plain(), tmp_path / "out" / f"checkpoint-{step}" / "pytorch_model.bin")

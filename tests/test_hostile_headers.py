@@ -236,6 +236,21 @@ def test_every_type_of_label_is_read_or_refused_in_a_sentence(tmp_path: Path, la
         assert str(error).endswith(".") and "\n" not in str(error)
 
 
+@pytest.mark.parametrize("labels", [[["y" * 1000] * 1000] * 200, [[0] * 300_000]])
+def test_lists_of_labels_that_take_much_memory_are_refused(tmp_path: Path, labels: list[list[object]]) -> None:
+    pq.write_table(pa.table({"image": [b"x"] * len(labels), "label": labels}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 10_000
+    assert "one label per row" in packed_refusal(tmp_path)
+
+
+def test_name_that_claims_gigabytes_is_not_allocated(tmp_path: Path) -> None:
+    header = bytearray(tarfile.TarInfo("././@LongLink").tobuf(tarfile.GNU_FORMAT))
+    header[124:136], header[156:157] = b"77777777777\0", b"L"
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:]) + 8 * 32)
+    (tmp_path / "a.tar").write_bytes(bytes(header) + bytes(1024))
+    assert "a header is too long" in packed_refusal(tmp_path)
+
+
 def test_tar_with_a_negative_size_is_refused(tmp_path: Path) -> None:
     header = bytearray(tarfile.TarInfo("a.jpg").tobuf(tarfile.GNU_FORMAT))
     header[124:136] = b"\xff" * 10 + struct.pack(">h", -1024)

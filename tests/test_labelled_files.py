@@ -11,6 +11,7 @@ from empty_pictures import Write, pictures, refusal
 from packed import Files, Sandbox, picture
 
 from vit.data.datasets import load_dataset
+from vit.data.file_names import printable_name
 from vit.data.folders import list_files
 from vit.images.preprocess import Preprocess
 
@@ -130,6 +131,21 @@ def test_labels_differing_only_in_case_stay_distinct(sandbox: Sandbox) -> None:
 def test_unprintable_labels_are_refused(write: Write) -> None:
     for label in ("x" * 200, "do\u202eg"):
         assert "The class " in refusal(write({"a.csv": rows("id,label", range(6), [label, "cat"] * 3)} | pictures("")))
+
+
+def test_long_names_leave_refusals_short(write: Write) -> None:
+    titles = [f"{letter * 200}" for letter in "abcd"]
+    files = pictures("images/")
+    for head, columns in (
+        (["image", *titles], [range(6), PETS, "aaabbb", "ababba", "aabbab"]),
+        (titles[:2], [range(6), ["5.jpg", *(f"{i}.jpg" for i in range(5))]]),
+    ):
+        message = refusal(write({f"{'t' * 200}.csv": rows(",".join(head), *columns)} | files))
+        assert len(message) <= 250 and message.endswith(".")
+
+
+def test_names_of_characters_that_cannot_be_printed_stay_short() -> None:
+    assert len(printable_name("\u202e" * 80)) <= 80 >= len(printable_name("\u202e" * 200))
 
 
 def test_gaps_of_a_table_are_reported(write: Write) -> None:

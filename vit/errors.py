@@ -1,5 +1,7 @@
 """Errors caused by user input. Their messages are shown as they are; every other exception is a bug."""
 
+MOST = 250  # [characters] of a message about files
+
 
 class UserError(Exception):
     """The user's input cannot be used. The message says what is wrong, why, and what to do.
@@ -8,11 +10,18 @@ class UserError(Exception):
     """
 
 
+class _InvalidFiles(UserError):
+    """Files of somebody cannot be used. Names in the message may have any length, so its middle may be left out."""
+
+    def __init__(self, message: str):
+        super().__init__(message if len(message) <= MOST else f"{message[: MOST // 2]}…{message[1 - MOST // 2 :]}")
+
+
 class InvalidImage(UserError):
     """The data is not a picture that can be decoded safely."""
 
 
-class InvalidCheckpoint(UserError):
+class InvalidCheckpoint(_InvalidFiles):
     """The file or folder is not a Vision Transformer that can be loaded exactly."""
 
 
@@ -32,7 +41,7 @@ class Unavailable(InvalidCheckpoint):
     """A remote checkpoint cannot be downloaded: unknown name, no connection, no permission, or no disk space."""
 
 
-class InvalidDataset(UserError):
+class InvalidDataset(_InvalidFiles):
     """The folder or archive is not a labelled image dataset that can be used for training."""
 
 

@@ -25,7 +25,7 @@ from vit.checkpoints.checkpoint import (
 from vit.checkpoints.weight_files import MAX_TEXT, is_shard, read_index, weights_among
 from vit.errors import InvalidCheckpoint
 from vit.paths import split_part
-from vit.untrusted import brief
+from vit.untrusted import brief, brief_list
 
 _DESCRIPTORS = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
@@ -201,15 +201,15 @@ def _only_weights(names: list[str], path: Path) -> str:
 def _describe_content(files: list[str], names: list[str], path: Path) -> str:
     """Describe what a folder without exactly one weights file has instead, and what to do."""
     if files:
-        return f"{len(files)} files of weights: {', '.join(map(brief, files[:3]))}. Keep one."
+        return f"{len(files)} files of weights: {brief_list(map(brief, files), most=3)}. Keep one."
     if any(name.endswith(".distcp") for name in names):
         return (
             "the parts of torch.distributed.checkpoint. Put them together first: "
-            f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {brief(path.name)} weights.pth."
+            "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER weights.pth."
         )
     inside = [name for name in names[:1000] if _holds_weights(path / name)]
     if inside:
-        return f"no weights itself, but in: {', '.join(map(brief, inside[:5]))}. Open that folder, or one of them."
+        return f"no weights itself, but in: {brief_list(map(brief, inside))}. Open that folder, or one of them."
     return "no weights; it needs a model.safetensors."
 
 

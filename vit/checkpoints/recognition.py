@@ -281,7 +281,7 @@ def only_part(tensors: Tensors) -> str:
     """
     parts = distinct(find_parts(tensors, FAMILIES), tensors)
     if len(parts) > 1:
-        names = ", ".join(f"`{brief(part.prefix.rstrip('.'))}`" for part in parts)
+        names = brief_list(f"`{brief(part.prefix.rstrip('.'))}`" for part in parts)
         raise InvalidCheckpoint(f"The module holds several Vision Transformers: {names}. Hand over one of them.")
     return parts[0].prefix if parts else ""
 
@@ -298,11 +298,10 @@ class _Model(NamedTuple):
 def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
     """Select one model of a file, its family and its tensors."""
     parts = distinct(find_parts(tensors, FAMILIES), tensors)
+    part = choose(parts, wanted) if parts else _bare(tensors)
     if ours:
-        part = parts[0] if parts else _bare(tensors)
         known = {name: file_name for name, file_name in (part.own | part.beside).items()}
         return _Model(huggingface.NATIVE, part, Selection(known, (), "", {}), {})
-    part = choose(parts, wanted) if parts else _bare(tensors)
     if not parts and any(_ADAPTER.search(name) for name in tensors):
         raise InvalidCheckpoint(ADAPTER)
     family = _recognise(list(part.own))

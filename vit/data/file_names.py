@@ -31,8 +31,9 @@ def is_table(name: str) -> bool:
 
 def printable_name(name: str) -> str:
     """Shorten an untrusted name and escape unprintable characters."""
-    name = name if len(name) <= 80 else name[:40] + "…" + name[-39:]
-    return "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in name)
+    ends = name if len(name) <= 80 else name[:40] + "…" + name[-39:]
+    escaped = "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in ends)
+    return escaped if len(escaped) <= 80 else escaped[:40] + "…" + escaped[-39:]
 
 
 def printable_path(path: Parts) -> str:

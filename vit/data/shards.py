@@ -19,12 +19,11 @@ Source of the layouts: github.com/webdataset/webdataset, README; features `Image
 """
 
 import hashlib
+import io
 import json
 import os
 import sys
 import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from vit.data.split_names import Kind, split_name
 from vit.errors import InvalidDataset, UserError
 from vit.files import replaced
 from vit.progress import tqdm
+from vit.stored_archives import read_arrays
 from vit.untrusted import Unreadable, brief, brief_list, parse_json, read_bytes, spend
 
 INDEX, COPIED = "index.npz", "pictures.bin"
@@ -53,6 +53,7 @@ _SUFFIXES = (".tar", ".parquet")
 _BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
 _ROWS_FLOOR = 100_000  # rows of a parquet file in addition to one per byte; runs of equal values take hardly any bytes
 _MOST_LABEL = 1 << 20
+_MAX_HEADER = 1 << 20  # [bytes] in a tar, of a file's name and attributes
 _HIDDEN = -1  # label of test pictures in parquet
 _VERSION = 2
 
@@ -182,22 +183,22 @@ def index(folder: Path, bar: bool = True) -> Index:
 
 def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
     """Read the index if it belongs to these files."""
+    path = folder / INDEX
     try:
-        with np.load(folder / INDEX, allow_pickle=False) as arrays:
-            document = parse_json(arrays["document"].tobytes())
-            if document["version"] != _VERSION or document["files"] != stamps:
-                return None
-            names = ("number", "offset", "length", "labels", "split")
-            file, offset, length, labels, split = (arrays[name] for name in names)
+        arrays = read_arrays(path, path.stat().st_size)  # `index` does not compress it
+        document = parse_json(arrays["document"].tobytes())
+        if document["version"] != _VERSION or document["files"] != stamps:
+            return None
+        file, offset, length, labels, split = (
+            arrays[name] for name in ("number", "offset", "length", "labels", "split")
+        )
         files = tuple(folder / name for name, *_ in stamps)
         if any(path.suffix == ".parquet" for path in files):
             files = (*files, folder / COPIED)
         classes, notes = (tuple(map(str, document[name])) for name in ("classes", "notes"))
         known = Index(Records(files, file, offset, length), labels, split, classes, notes)
         return known if _is_sound(known) else None
-    except (
-        OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, Unreadable, zipfile.BadZipFile, zlib.error
-    ):  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, Unreadable):
         return None
 
 
@@ -232,8 +233,8 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
                 own, named = _in_parquet(file, out, budget)
                 if names and named and named != names:
                     raise InvalidDataset(
-                        f"{file.name} numbers its classes differently from the files before it. Write all files with "
-                        "the same ClassLabel."
+                        f"{brief(file.name)} numbers its classes differently from the files before it. Write all files "
+                        "with the same ClassLabel."
                     )
                 names = names or named
                 rows += [(number, *place, split) for place in own]
@@ -242,12 +243,12 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     table = [(*row[:3], label, row[4]) for row, label in zip(rows, numbers, strict=True) if label is not None]
     if not table:
         advice = " ".join(notes) or "Name them KEY.jpg and KEY.cls."
-        raise InvalidDataset(f"No record of {str(folder)!r} has both a picture and a label. {advice}")
+        raise InvalidDataset(f"No record of {brief(folder.name)!r} has both a picture and a label. {advice}")
     lowest, highest = min(row[3] for row in table), max(row[3] for row in table)
     if lowest < 0 or highest >= _MOST_LABEL:
         raise InvalidDataset(
-            f"Labels in {str(folder)!r} run from {brief(lowest)} to {brief(highest)}. They must be numbers from 0 to "
-            f"{_MOST_LABEL - 1:,}."
+            f"Labels in {brief(folder.name)!r} run from {brief(lowest)} to {brief(highest)}. They must be numbers from "
+            f"0 to {_MOST_LABEL - 1:,}."
         )
     number, offset, length, labels, split = np.array(table, np.int64).T.copy()
     stored = np.array([len(files) if file.suffix == ".parquet" else i for i, file in enumerate(files)], np.int32)
@@ -277,7 +278,7 @@ def _split_notes(files: Sequence[Path], splits: Sequence[Kind | None]) -> tuple[
     unnamed = [file.name for file, split in zip(files, splits, strict=True) if split is None]
     if not unnamed or len(unnamed) == len(files):
         return ()
-    return (f"Read as training pictures, because their names state no split: {brief_list(unnamed)}.",)
+    return (f"Read as training pictures, because their names state no split: {brief_list(map(brief, unnamed))}.",)
 
 
 def _notes_on_unlabelled(files: Sequence[Path], rows: Sequence[_Row]) -> tuple[str, ...]:
@@ -287,7 +288,7 @@ def _notes_on_unlabelled(files: Sequence[Path], rows: Sequence[_Row]) -> tuple[s
         reason = label if isinstance(label, _NoLabel) else _NoLabel.NAMED
         by_reason.setdefault(reason.value, []).append(files[number].name)
     return tuple(
-        f"Pictures left out of {brief_list(sorted(set(own)))}: {len(own):,}, because {reason}."
+        f"Pictures left out of {brief_list(map(brief, sorted(set(own))))}: {len(own):,}, because {reason}."
         for reason, own in by_reason.items()
     )
 
@@ -305,11 +306,20 @@ def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:
     return texts if len(set(texts)) == len(texts) else tuple(map(str, range(len(texts))))
 
 
+class _Headers(io.FileIO):
+    """A tar file whose headers are read by `tarfile`, which allocates as much for one as it claims."""
+
+    def read(self, count: int | None = -1) -> Any:
+        if count is None or not 0 <= count <= _MAX_HEADER:
+            raise tarfile.ReadError("a header is too long")
+        return super().read(count)
+
+
 def _in_tar(path: Path) -> Iterator[tuple[int, int, _Label]]:
     """Yield offset, length and label of each picture."""
     pending: dict[str, dict[str, tuple[int, int]]] = {}
     try:
-        with tarfile.open(path, "r:") as archive, path.open("rb") as raw:
+        with _Headers(path) as raw, tarfile.open(fileobj=raw, mode="r:") as archive:
             for member in archive:
                 spend()
                 if archive.offset <= member.offset:
@@ -338,7 +348,7 @@ def _in_tar(path: Path) -> Iterator[tuple[int, int, _Label]]:
     except DAMAGE as error:  # tarfile raises almost anything on hostile bytes
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise InvalidDataset(f"{path.name} is a damaged tar: {brief(str(error))}. Copy it again.") from error
+        raise InvalidDataset(f"{brief(path.name)} is a damaged tar: {brief(str(error))}. Copy it again.") from error
 
 
 def _label_of(record: Mapping[str, tuple[int, int]], file: int) -> _Label:
@@ -395,10 +405,11 @@ def _in_parquet(path: Path, out: Any, budget: Budget) -> tuple[list[tuple[int, i
         label = next((name for name in ("label", "fine_label", "labels") if name in columns), None)
         if image is None or label is None:
             names = brief_list(map(brief, columns))
-            raise InvalidDataset(f"{path.name[:80]} has the columns {names[:100]}; image and label are needed.")
-        if table.metadata.num_rows > _ROWS_FLOOR + path.stat().st_size:
-            raise InvalidDataset(f"{path.name[:80]} declares more rows than its size can hold. Copy it again.")
-        for batch in _batches(table, image, label):
+            raise InvalidDataset(f"{brief(path.name)} has the columns {names}; image and label are needed.")
+        most = _ROWS_FLOOR + path.stat().st_size
+        if table.metadata.num_rows > most:
+            raise InvalidDataset(f"{brief(path.name)} declares more rows than its size can hold. Copy it again.")
+        for batch in _batches(table, image, label, most):
             for picture, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 content = picture.get("bytes") if isinstance(picture, dict) else picture
                 own = _checked_label(value)
@@ -418,10 +429,10 @@ def _in_parquet(path: Path, out: Any, budget: Budget) -> tuple[list[tuple[int, i
         if isinstance(error, OSError) and error.errno is not None:  # a disk error; Arrow's have no errno
             raise
         reason = brief(str(error).partition("\n")[0])
-        raise InvalidDataset(f"{path.name[:80]} is a damaged parquet file: {reason}. Copy it again.") from error
+        raise InvalidDataset(f"{brief(path.name)} is a damaged parquet file: {reason}. Copy it again.") from error
 
 
-def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
+def _batches(table: Any, image: str, label: str, most: int) -> Iterator[Any]:
     """Read rows of a parquet file in batches that fit into `_BATCH_BYTES`, of at least one row.
 
     A dictionary stores a value once for all its rows, so a kilobyte can expand to gigabytes. No value is larger than
@@ -433,7 +444,12 @@ def _batches(table: Any, image: str, label: str) -> Iterator[Any]:
         columns = [part.column(number) for number in range(part.num_columns)]
         size = 1
         for column in columns:
-            if column.path_in_schema.partition(".")[0] in (image, label) and column.physical_type == "BYTE_ARRAY":
+            if column.path_in_schema.partition(".")[0] not in (image, label):
+                continue
+            texts, more = column.physical_type == "BYTE_ARRAY", column.num_values - part.num_rows
+            if column.num_values > most or (texts and more > 0 and more * column.total_uncompressed_size > MOST_BYTES):
+                raise InvalidDataset("A column has long lists in its rows. Write one picture and one label per row.")
+            if texts:
                 shared = any("DICTIONARY" in encoding for encoding in column.encodings)
                 size += column.total_uncompressed_size // (1 if shared else max(part.num_rows, 1))
         rows = min(max(_BATCH_BYTES // size, 1), _MOST_ROWS)

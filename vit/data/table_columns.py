@@ -8,7 +8,7 @@ from typing import Literal
 from vit.data.file_names import Parts, is_picture, printable_name
 from vit.data.picture_trees import NO_PICTURES
 from vit.data.split_names import split_name
-from vit.untrusted import spend
+from vit.untrusted import brief_list, spend
 
 Accepted = Literal["any", "usual", "label"]  # titles of a class column: any, a common one, or `label` only
 _USUAL = (
@@ -139,7 +139,7 @@ def _one_of(
         return [next((column for column in fit if not all(map(_is_number, values[column]))), first)]
     if exact:
         return exact[:1]
-    names = ", ".join(title_of(column, columns) for column in fit[:6])
+    names = brief_list(title_of(column, columns) for column in fit)
     return f"several columns could be the class: {names}. Call the right one `label`."
 
 

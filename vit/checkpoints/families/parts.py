@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vit.checkpoints.families.family import Family
 from vit.errors import InvalidCheckpoint
-from vit.untrusted import brief, spend
+from vit.untrusted import brief, brief_list, spend
 
 # Wrappers that torch adds around modules, also inside a model.
 _WRAPPED = re.compile(r"(?<![^./])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
@@ -152,7 +152,7 @@ def choose(parts: Sequence[Part], wanted: str) -> Part:
     matching += [part for part in parts if part.prefix.startswith((f"{wanted}.", f"{wanted}/"))]
     if not matching:
         raise InvalidCheckpoint(
-            f"The file holds no model that is called {brief(wanted)!r}, but: {', '.join(called.values())}."
+            f"The file holds no model that is called {brief(wanted)!r}, but: {brief_list(map(brief, called.values()))}."
         )
     return matching[0]
 

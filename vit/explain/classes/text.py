@@ -44,8 +44,8 @@ def classes_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: 
     width = checkpoint.config.num_classes or checkpoint.config.dim
     if directions.shape[1] != width:
         raise InvalidCheckpoint(
-            f"The text tower of {checkpoint.name} gives {directions.shape[1]} numbers and its picture tower {width}, "
-            "so the two cannot be compared."
+            f"The text tower of {brief(checkpoint.name)} gives {directions.shape[1]} numbers and its picture tower "
+            f"{width}, so the two cannot be compared."
         )
     head = CosineHead(checkpoint.model.head, directions, model.logit_scale.exp().item(), bias)
     read = "" if template == "{}" else f", read as “{template}”"
@@ -76,7 +76,7 @@ def check_phrases(phrases: Sequence[str], template: str = "{}") -> tuple[str, ..
         raise UserError(f"{brief(twice)!r} occurs twice. All phrases must differ.")
     if template.count("{}") != 1:
         raise UserError(
-            f"A template needs {{}} once, where the phrase goes, as in “a photo of a {{}}”, not {template!r}."
+            f"A template needs {{}} once, where the phrase goes, as in “a photo of a {{}}”, not {brief(template)!r}."
         )
     return names
 
@@ -85,12 +85,13 @@ def obstacle(checkpoint: Checkpoint) -> str:
     """Return why a checkpoint does not support phrases; "" if it does. Reads no weights."""
     folder = checkpoint.path
     if not folder.is_dir() or not (folder / CONFIG).is_file():
-        return f"{checkpoint.name} is a picture tower alone, without the text tower that reads phrases."
+        return f"{brief(checkpoint.name)} is a picture tower alone, without the text tower that reads phrases."
     document = read_json((folder / CONFIG).read_bytes(), CONFIG)
     if not reads_text(document):
-        return f"{checkpoint.name} was not trained on pictures with texts, so it does not support phrases."
+        return f"{brief(checkpoint.name)} was not trained on pictures with texts, so it does not support phrases."
     if not any((folder / file).is_file() for file in VOCABULARIES):
         return (
-            f"{checkpoint.name} lacks the files of its tokenizer, such as tokenizer.json. Put them beside its weights."
+            f"{brief(checkpoint.name)} lacks the files of its tokenizer, such as tokenizer.json. Put them beside its "
+            "weights."
         )
     return ""
