@@ -11,7 +11,7 @@ import streamlit as st
 from pages.links import navigation, session
 from pages.links.page_links import ExploreLink, RunsLink, best_of_run
 from pages.looking import run_records
-from pages.server import background
+from pages.server import access, background
 from pages.shared import datasets
 from pages.shared.escape import with_code
 from pages.train_form import compute_target
@@ -105,13 +105,13 @@ def _offer_looking(key: Hashable, look: Callable[[], None]) -> Mapping[str, Rung
             st.progress(job.share, LOOKING)
             st.button("Stop", key="ladder_stop", on_click=background.forget, args=(key,))
         return {}
-    clicked = st.button(
+    wanted = st.button(
         "Try without training",
         key="ladder_look",
         help="Nearest neighbours and a linear probe, with one forward pass for every picture.",
-        on_click=look,
     )
-    if clicked and background.find(key):  # unless it has failed at once
+    if wanted and access.may_train():  # fragments run without the page's own check
+        look()
         st.rerun()  # the whole page, so that the fragment is updated until the job ends
     return {}
 

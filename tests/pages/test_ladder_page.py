@@ -10,7 +10,7 @@ import pytest
 from patience import until
 from streamlit.testing.v1 import AppTest
 
-from pages.server import background
+from pages.server import access, background
 from pages.shared.escape import plain
 from tests.pages.controls import app_page, button, control, run
 from tests.pages.controls import train_page as opened
@@ -130,6 +130,13 @@ def test_error_is_a_sentence_and_the_button_returns(runs: Path, monkeypatch: pyt
     until(lambda: page.error or not page.run(), "the error")
     assert [one.value for one in page.error] == [plain("Another trial is under way.")]
     assert button(page.run(), "ladder_look") is not None
+
+
+def test_click_after_permission_was_withdrawn_starts_nothing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = opened(**LINK | {"limit": "65"})
+    monkeypatch.setattr(access, "is_local", lambda: False)
+    page.button(key="ladder_look").click().run()
+    assert not page.exception and not any("without training" in key for key in background._jobs)
 
 
 @pytest.fixture
