@@ -65,15 +65,11 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
     running = job is not None and not job.done
     alive = any(row.run and row.run.alive for row in rows_of(config, {}))
 
-    def look() -> None:
-        state.ladder = key
-        background.start(key, lambda tick: _without_training(config, target, tick))
-
     # Only this fragment is updated when runs end. A rerun of the page could change heights above it, and buttons would
     # move away from the pointer.
     @st.fragment(run_every=PAUSE if alive or running else None)
     def draw() -> None:
-        results = _offer_looking(key, look)
+        results = _offer_looking(config, target, key)
         rows = rows_of(config, results)
         known = {row.name: row.result for row in rows if row.result}
         best = recommended(known.items()) if known else ""
@@ -89,7 +85,7 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
     draw()
 
 
-def _offer_looking(key: Hashable, look: Callable[[], None]) -> Mapping[str, RungResult]:
+def _offer_looking(config: TrainConfig, target: ComputeTarget, key: Hashable) -> Mapping[str, RungResult]:
     """Draw the button, the progress or the error of the rungs without training, and return their results."""
     job = background.find(key)
     if job and job.done:
@@ -111,7 +107,8 @@ def _offer_looking(key: Hashable, look: Callable[[], None]) -> Mapping[str, Rung
         help="Nearest neighbours and a linear probe, with one forward pass for every picture.",
     )
     if wanted and access.may_train():  # fragments run without the page's own check
-        look()
+        session.of(session.Train).ladder = key
+        background.start(key, lambda tick: _without_training(config, target, tick))
         st.rerun()  # the whole page, so that the fragment is updated until the job ends
     return {}
 
