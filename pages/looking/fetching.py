@@ -68,8 +68,7 @@ def show_recommended() -> None:
                     st.caption("Not on this server." if public.is_public() else "Not fetched yet.")
                 elif st.button("Get it", key=f"recommended {one.repository}", help=_GATED if one.gated else None):
                     start(one.name)
-                # The form shows the download that was requested there.
-                if access.may_train() and one.name != session.of(session.Checkpoints).fetching:
+                if access.may_train() and one.name != session.of(session.Checkpoints).fetching:  # else the form does
                     show(one.name)
 
 

@@ -91,11 +91,11 @@ def _offer_looking(config: TrainConfig, target: ComputeTarget, key: Hashable) ->
     if job and job.done:
         try:
             return job.result()
-        except Exception as error:
-            background.forget(key)
-            if not isinstance(error, UserError):
-                raise
+        except UserError as error:  # stays until the next attempt, while the fragment is updated
             st.error(with_code(str(error)))
+        except Exception:
+            background.forget(key)
+            raise
     elif job:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.progress(job.share, LOOKING)
@@ -108,6 +108,7 @@ def _offer_looking(config: TrainConfig, target: ComputeTarget, key: Hashable) ->
     )
     if wanted and access.may_train():  # fragments run without the page's own check
         session.of(session.Train).ladder = key
+        background.forget(key)  # the attempt that failed
         background.start(key, lambda tick: _without_training(config, target, tick))
         st.rerun()  # the whole page, so that the fragment is updated until the job ends
     return {}
