@@ -151,6 +151,12 @@ def test_write_protected_folder_is_indexed_each_time(tmp_path: Path, monkeypatch
     assert not (tmp_path / shards.INDEX).exists()
 
 
+def test_tars_are_read_on_a_full_disk_as_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tars(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 0}))
+    assert len(load(tmp_path).train.labels) == COUNTS["train"]
+
+
 def test_data_without_splits_is_split_like_folders(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "all.tar", "w") as archive:
         for number in range(100):

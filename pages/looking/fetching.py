@@ -66,10 +66,9 @@ def show_recommended() -> None:
                     navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=one.name).to_query())
                 elif not access.may_train():
                     st.caption("Not on this server." if public.is_public() else "Not fetched yet.")
-                else:
-                    key, help = f"recommended {one.repository}", _GATED if one.gated else None
-                    st.button("Get it", key=key, help=help, on_click=start, args=(one.name,))
-                if one.name != session.of(session.Checkpoints).fetching:  # else the form shows it
+                elif st.button("Get it", key=f"recommended {one.repository}", help=_GATED if one.gated else None):
+                    start(one.name)
+                if access.may_train() and one.name != session.of(session.Checkpoints).fetching:  # else the form does
                     show(one.name)
 
 

@@ -132,7 +132,7 @@ class Uploads:
         """Reserve space for a file of `size` bytes while it is received.
 
         Raises:
-            Refused: a limit is exceeded.
+            UploadRejected: a limit is exceeded.
         """
         ticket, pending = object(), _Upload(session, size, is_picture(name))
         with self._lock:

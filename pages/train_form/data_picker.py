@@ -232,15 +232,16 @@ def offer_download(spec: str, root: str) -> None:
 
     title = f"Download {datasets.NAMED[spec]}"
     if st.button(title, help="Only once; it is stored in the data folder.", disabled=background.find(key) is not None):
+        failed.pop(spec, None)
         background.start(key, work)
     if job := job_progress.ended(key, "Downloading"):
         try:
             job.result()
-            st.rerun()
         except background.Stopped:
             pass
         except UserError as error:
             failed[spec] = str(error)
+        st.rerun()  # the button was drawn while the job was running
     if spec in failed:
         st.error(with_code(failed[spec]))
 

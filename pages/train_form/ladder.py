@@ -11,7 +11,7 @@ import streamlit as st
 from pages.links import navigation, session
 from pages.links.page_links import ExploreLink, RunsLink, best_of_run
 from pages.looking import run_records
-from pages.server import background
+from pages.server import access, background
 from pages.shared import datasets
 from pages.shared.escape import with_code
 from pages.train_form import compute_target
@@ -65,15 +65,11 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
     running = job is not None and not job.done
     alive = any(row.run and row.run.alive for row in rows_of(config, {}))
 
-    def look() -> None:
-        state.ladder = key
-        background.start(key, lambda tick: _without_training(config, target, tick))
-
     # Only this fragment is updated when runs end. A rerun of the page could change heights above it, and buttons would
     # move away from the pointer.
     @st.fragment(run_every=PAUSE if alive or running else None)
     def draw() -> None:
-        results = _offer_looking(key, look)
+        results = _offer_looking(config, target, key)
         rows = rows_of(config, results)
         known = {row.name: row.result for row in rows if row.result}
         best = recommended(known.items()) if known else ""
@@ -89,29 +85,31 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
     draw()
 
 
-def _offer_looking(key: Hashable, look: Callable[[], None]) -> Mapping[str, RungResult]:
+def _offer_looking(config: TrainConfig, target: ComputeTarget, key: Hashable) -> Mapping[str, RungResult]:
     """Draw the button, the progress or the error of the rungs without training, and return their results."""
     job = background.find(key)
     if job and job.done:
         try:
             return job.result()
-        except Exception as error:
-            background.forget(key)
-            if not isinstance(error, UserError):
-                raise
+        except UserError as error:  # stays until the next attempt, while the fragment is updated
             st.error(with_code(str(error)))
+        except Exception:
+            background.forget(key)
+            raise
     elif job:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.progress(job.share, LOOKING)
             st.button("Stop", key="ladder_stop", on_click=background.forget, args=(key,))
         return {}
-    clicked = st.button(
+    wanted = st.button(
         "Try without training",
         key="ladder_look",
         help="Nearest neighbours and a linear probe, with one forward pass for every picture.",
-        on_click=look,
     )
-    if clicked and background.find(key):  # unless it has failed at once
+    if wanted and access.may_train():  # fragments run without the page's own check
+        session.of(session.Train).ladder = key
+        background.forget(key)  # the attempt that failed
+        background.start(key, lambda tick: _without_training(config, target, tick))
         st.rerun()  # the whole page, so that the fragment is updated until the job ends
     return {}
 

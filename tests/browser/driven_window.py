@@ -64,6 +64,10 @@ class DrivenWindow(ABC):
     def click(self) -> None:
         """Press and release the mouse where it is."""
 
+    @abstractmethod
+    def errors(self) -> list[str]:
+        """Errors that pages have told the console since the last call."""
+
     def open(self, query: str = "", viewers: int = 1) -> None:
         """Load a page of the app anew, and wait until so many viewers are drawn and the server has answered."""
         self.navigate(f"{self.url}/{query}")

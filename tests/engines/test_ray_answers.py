@@ -11,7 +11,17 @@ import pytest
 
 from vit.runs.engines import ray
 from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import Handle, Request, RequestRejected, claim_job, read_handle, write_handle
+from vit.runs.engines.contract import (
+    HANDLE,
+    Handle,
+    Request,
+    RequestRejected,
+    claim_job,
+    read_handle,
+    read_request,
+    write_handle,
+)
+from vit.training.run_folder import read_json, write_json
 
 RUN = "20261124-000000-a-0000"
 
@@ -76,6 +86,16 @@ def test_driver_of_a_job_ended_while_pending_trains_nothing(lab: ray.Ray, head: 
     assert claim_job(handle.folder, handle.job) is None
     (handle.folder / "over.json").unlink()  # a moment before it is recorded
     assert claim_job(handle.folder, handle.job) is None
+
+
+def test_job_that_waits_since_version_0_1_0_finds_its_request(tmp_path: Path) -> None:
+    handle, request = Handle(tmp_path, "lab", f"{RUN}.1", 0.0), Request(("gpu",), nodes=2)
+    write_handle(handle, request)
+    document = read_json(tmp_path / HANDLE)
+    document["request"]["workers"] = 0
+    del document["request"]["dry_run"]
+    write_json(tmp_path / HANDLE, document)
+    assert read_request(tmp_path) == request
 
 
 def test_refused_job_leaves_no_handle(lab: ray.Ray, head: Head) -> None:

@@ -20,6 +20,7 @@ from tiny import fill
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
 from pages.looking import fetching, loading
+from pages.server import access
 from pages.shared import job_progress
 from tests.pages.controls import app_page, button, press, run, texts
 from vit import checkpoints
@@ -251,8 +252,6 @@ def test_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_shelf_is_read_only_over_a_network(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pages.server import access
-
     monkeypatch.setattr(access, "is_local", lambda: False)
     app = page()
     labels = {button.label for button in app.button}
@@ -345,6 +344,33 @@ def test_card_shows_its_download(published: str, monkeypatch: pytest.MonkeyPatch
         assert not app.exception and app.query_params["name"] == published
         hub.remove(published)
         app.run()
+
+
+@pytest.fixture
+def card(published: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Recommend the published model; return the key of its button."""
+    monkeypatch.setattr(fetching, "RECOMMENDED", (RECOMMENDED[0]._replace(repository="ada/tiny"),))
+    return "recommended ada/tiny"
+
+
+def test_visitor_without_permission_cannot_stop_a_download(
+    card: str, downloading: tuple[AppTest, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (recommended,) = fetching.RECOMMENDED
+    trusted = page()
+    trusted.button(key=card).click().run()
+    stop = f"stop Downloading {recommended.name}"
+    assert button(trusted, stop) is not None
+    monkeypatch.setattr(access, "is_local", lambda: False)
+    assert button(page(), stop) is None
+
+
+def test_click_after_permission_was_withdrawn_downloads_nothing(card: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, fetched = page(), list[str]()
+    monkeypatch.setattr(hub, "fetch", lambda name, *_: fetched.append(name))
+    monkeypatch.setattr(access, "is_local", lambda: False)
+    app.button(key=card).click().run()
+    assert not app.exception and not fetched
 
 
 def test_link_to_a_remote_checkpoint_fills_the_form(root: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from patience import until
 from streamlit.testing.v1 import AppTest
 
-from pages.server import background
+from pages.server import access, background
 from pages.shared.escape import plain
 from tests.pages.controls import app_page, button, control, run
 from tests.pages.controls import train_page as opened
@@ -128,8 +128,19 @@ def test_error_is_a_sentence_and_the_button_returns(runs: Path, monkeypatch: pyt
     page = opened(**LINK | {"limit": "62"})
     page.button(key="ladder_look").click().run()
     until(lambda: page.error or not page.run(), "the error")
-    assert [one.value for one in page.error] == [plain("Another trial is under way.")]
-    assert button(page.run(), "ladder_look") is not None
+    for _ in range(2):
+        assert [one.value for one in page.error] == [plain("Another trial is under way.")]
+        assert button(page.run(), "ladder_look") is not None
+    monkeypatch.setattr(dry_run, "without_training", lambda *_: (one for one in [{}]))
+    look(page)
+    assert not page.error and button(page, "ladder_look") is None, "the next attempt has ended well"
+
+
+def test_click_after_permission_was_withdrawn_starts_nothing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = opened(**LINK | {"limit": "65"})
+    monkeypatch.setattr(access, "is_local", lambda: False)
+    page.button(key="ladder_look").click().run()
+    assert not page.exception and not any("without training" in key for key in background._jobs)
 
 
 @pytest.fixture

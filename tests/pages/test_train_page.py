@@ -1,20 +1,26 @@
 """Page Train: empty, normal and error states, without a browser."""
 
 import shlex
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import streamlit as st
+from patience import until
 from streamlit.testing.v1 import AppTest
 
 from pages.looking import run_records
-from pages.shared import setting_names
+from pages.shared import job_progress, setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
 from tests.pages.controls import button, control, name_of, open_to_a_network, pictures, press, run
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
+from vit.data import downloads
 from vit.devices import Device
+from vit.errors import InvalidDataset
 from vit.runs import registry
 from vit.training import augmentation_preview, dry_run
 from vit.training.config import TrainConfig
@@ -233,6 +239,32 @@ def test_nothing_can_be_started_on_data_whose_download_failed(page: AppTest, mon
         page.run()
     control(page.selectbox, "data").set_value("shapes").run()
     assert not page.error and not start(page).disabled
+
+
+def test_failed_or_stopped_download_can_be_tried_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = threading.Event()
+
+    def held(name: str, root: Path, progress: Callable[[int, int], object]) -> None:
+        while not fails.wait(0.01):
+            progress(1, 4)
+        raise InvalidDataset("The network is down.")
+
+    def offer() -> Any:
+        return next(button for button in page.button if button.label == "Download CIFAR-10")
+
+    monkeypatch.setattr(downloads, "download", held)
+    monkeypatch.setattr(job_progress, "WAIT", 0.0)
+    control(page.selectbox, "data").set_value("cifar10").run()
+    offer().click().run()
+    fails.set()
+    until(lambda: page.run().error, "the failure")
+    assert not offer().disabled
+    fails.clear()
+    offer().click().run()
+    assert not page.error, "that of the download before"
+    page.button(key="stop Downloading").click()
+    until(lambda: button(page.run(), "stop Downloading") is None, "the stop")
+    assert not page.exception and not page.error and not offer().disabled
 
 
 def test_full_disk_is_reported_and_keeps_the_form(page: AppTest, folders: Path) -> None:

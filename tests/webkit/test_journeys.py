@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.browser.journeys import *  # noqa: F403
 from tests.browser.serving import ROOT
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
@@ -38,41 +39,6 @@ def open_file(window: Window, path: Path, content: bytes) -> None:
     window.until("a?.settled && a.page.find('.picture').naturalWidth > 0")
 
 
-def test_errors_of_a_page_are_noticed(window: Window) -> None:
-    window.open("?sample=cat")
-    window.run("console.error('said'); setTimeout(() => { throw new Error('thrown'); });")
-    window.until("window.saidErrors.length === 2")
-    assert [word in one for word, one in zip(("said", "thrown"), window.errors(), strict=True)] == [True, True]
-
-
-def test_the_first_view_opens(window: Window) -> None:
-    window.open()
-    assert window.ask("a.payload.tokens") == 257  # as enlarged for newcomers
-    window.until("a.stats.draws > 0 && a.page.find('.picture').naturalWidth > 0")
-    window.until("document.body.innerText.includes('All attention as NPZ')")  # the whole page
-
-
-def test_hovering_draws_another_map_and_asks_nothing_of_the_server(window: Window) -> None:
-    window.open("?sample=cat")
-    before = window.drawn()
-    window.point(2, 5)
-    window.until("a.settled")
-    assert window.drawn() != before
-    assert window.address == f"{window.url}/?sample=cat"
-
-
-def test_a_pin_is_in_the_link_which_restores_it(window: Window) -> None:
-    window.open("?sample=cat")
-    patch = window.point(2, 5, click=True)
-    window.until_link(f"token={patch}.*pinned=1|pinned=1.*token={patch}")
-    window.until("a.settled")
-    link, pinned = window.address.removeprefix(f"{window.url}/"), window.drawn()
-    window.navigate("about:blank")
-    window.open(link)
-    assert window.ask("[a.selection.token, a.selection.pinned]") == [patch, True]
-    assert window.drawn() == pinned
-
-
 @pytest.mark.parametrize("old", [False, True])
 def test_a_finger_pins_and_unpins_patches_and_the_class_token(window: Window, old: bool) -> None:
     window.open("?sample=cat")
@@ -91,14 +57,6 @@ def test_an_uploaded_picture_is_explained_and_a_reload_shows_it_again(window: Wi
     window.until_link("upload=phone.jpg.*picture=")
     window.open(window.address.removeprefix(f"{window.url}/"))
     assert window.ask("[a.payload.header.picture.width, a.payload.header.picture.height]") == [600, 900]
-
-
-def test_both_sides_of_compare_have_one_cursor(window: Window) -> None:
-    window.open("compare", viewers=2)
-    patch = window.point(2, 5)
-    window.until(f"b.query === {patch}")
-    window.point(2, 5, click=True)
-    window.until(f"b.selection.pinned && b.selection.token === {patch}")
 
 
 def test_the_lesson_explains_its_samples_and_a_photo_from_the_disk(window: Window, photo: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ _MAX_VALUES = 1_000_000  # 100,000 class names and their numbers are 400,000
 
 
 def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
-    """Parse JSON, rejecting duplicate keys and values without number, which fill memory by two bytes each.
+    """Parse JSON; reject duplicate keys, and more than a million values, as two bytes of each fill a lot of memory.
 
     Raises:
         InvalidCheckpoint: not JSON, or not of this kind.

@@ -85,7 +85,6 @@ class Budget:
     def __init__(self, packed: int, folder: Path, name: str = "The archive", most: int = 0):
         self.packed, self.folder, self.name, self.most = packed, folder, name, most or MAX_BYTES
         self.unpacked = self.stored = self.entries = 0
-        self.store(0)
 
     def enter(self) -> None:
         """Count an entry.

@@ -90,7 +90,7 @@ def launch(
         InvalidConfig: no devices, too many runs of this owner, too little disk space, unknown cluster or its limits
             exceeded, or settings that contradict the initial checkpoint.
         InvalidCheckpoint: the initial checkpoint cannot be opened.
-        Refused, Unreachable: the cluster rejects the run, or does not respond.
+        RequestRejected, Unreachable: the cluster rejects the run, or does not respond.
         UserError: this system does not support locks.
     """
     check_locks()
@@ -130,7 +130,7 @@ def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nod
     """Submit a few steps of a run to a cluster; return the folder for `vit.runs.cluster_dry_run`.
 
     Raises:
-        InvalidConfig, InvalidCheckpoint, Refused, Unreachable: as `launch`.
+        InvalidConfig, InvalidCheckpoint, RequestRejected, Unreachable: as `launch`.
     """
     request = Request(tuple(devices), nodes=nodes)
     checked = validated(config, request, on, Limits())
@@ -227,7 +227,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     Raises:
         InvalidRun: it is alive, it has finished all its epochs, its state is missing, or another program trains it.
         InvalidConfig: `epochs` is not a number of epochs, or the machine no longer has its devices.
-        Refused, Unreachable: its cluster rejects the run, or does not respond.
+        RequestRejected, Unreachable: its cluster rejects the run, or does not respond.
     """
     run = find_run(run_id, PATIENCE_SECONDS)
     _check_ours(run)

@@ -218,7 +218,10 @@ def read_request(folder: Path) -> Request:
     Raises:
         Unreadable: the handle is damaged.
     """
-    request = as_tuple(Request, read_json(folder / HANDLE).get("request"), HANDLE)
+    stated = read_json(folder / HANDLE).get("request")
+    if isinstance(stated, dict):
+        stated.pop("workers", None)  # of version 0.1.0, whose waiting jobs are still to run
+    request = as_tuple(Request, stated, HANDLE)
     if not request.devices:
         raise Unreadable(f"{HANDLE} cannot be read: it names no device.")
     return request
