@@ -272,7 +272,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
     if stored := first_view.stored(source):
         with model_controls:
             checkpoint_picker.show_stored_model(stored)
-        predictions.show_top(top, stored.explanation)
+        predictions.show_top(top, stored.checkpoint, stored.explanation)
         with details:
             predictions.show(stored.checkpoint, stored.explanation)
             class_source.show_stored()
@@ -305,7 +305,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         explanation = explained(source)
     else:
         picture_picker.store_upload(source)
-    predictions.show_top(top, explanation)
+    predictions.show_top(top, checkpoint, explanation)
     with predicted:
         predictions.show(checkpoint, explanation)
     show_viewer(checkpoint, explanation, feed(explanation.payload), source, link_controls.link_of(OUTSIDE))

@@ -52,6 +52,7 @@ def evaluate(
     rank: int = 0,
     world: int = 1,
     arithmetic: Callable[[], AbstractContextManager[object]] = nullcontext,
+    observe: Callable[[Tensor, Tensor], None] = lambda labels, logits: None,
 ) -> Evaluation:
     """Classify every picture of a split; the model is left in evaluation mode.
 
@@ -63,6 +64,7 @@ def evaluate(
         tick: called after every batch with the share of this process's batches that are done, 0 to 1.
         rank, world: rank of this process, and number of processes.
         arithmetic: returns the autocast context for forward passes; none by default.
+        observe: called with each batch: labels (B,) and logits (B, C).
 
     Raises:
         ValueError: there are no pictures.
@@ -79,6 +81,7 @@ def evaluate(
     for i, (images, labels) in zip(own, batches, strict=True):
         with arithmetic():
             logits = model(normalise(images)).logits.float()
+        observe(labels, logits)
         sums[i, 0] = (logits.argmax(1) == labels).sum()
         sums[i, 1] = F.cross_entropy(logits, labels, reduction="sum")
         tick((i + 1) / len(parts))

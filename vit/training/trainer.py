@@ -25,6 +25,7 @@ from vit.model.transformer import VisionTransformer
 from vit.out_of_memory import is_out_of_memory
 from vit.training import probe
 from vit.training.adaptation import adapt_, merged
+from vit.training.calibration import calibrate
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, exact_products
 from vit.training.evaluation import Evaluation, evaluate
@@ -310,6 +311,7 @@ class Trainer:
 
     def _run_test(self, recorder: Recorder) -> None:
         """Evaluate the best checkpoint on the test pictures, like `python -m vit evaluate`, for its model card."""
+        self._calibrate()
         best = load_checkpoint(self.state.path.parent / "best")
         model = best.model.to(self.process.device)
         with exact_products():
@@ -326,6 +328,37 @@ class Trainer:
         self.progress.test = test
         recorder.test(self.progress.best_epoch, test)
         self._save_state()
+
+    def _calibrate(self) -> None:
+        """Divide the head of the best checkpoint by a temperature, and record the threshold of sure answers.
+
+        In the head, the temperature reaches every library that the checkpoint is converted for.
+        """
+        best, data = load_checkpoint(self.state.path.parent / "best"), self.data
+        model, head = best.model, best.model.head
+        if model.activation != "softmax" or not isinstance(head, Linear):
+            return
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        with exact_products():
+            evaluate(
+                model.to(self.process.device),
+                data.validation,
+                data.normalise,
+                device=self.process.device,
+                observe=lambda labels, logits: seen.append((logits.cpu(), labels.cpu())),
+            )
+        model.cpu()
+        logits, labels = (torch.cat(each) for each in zip(*seen, strict=True))
+        if (found := calibrate(logits, labels)) is None:
+            return
+        temperature = round(found.temperature, 4)
+        with torch.no_grad():
+            for tensor in (head.weight, head.bias):
+                if tensor is not None:
+                    tensor.div_(temperature)
+        before = best.facts.get("temperature", 1.0)  # of a test that was interrupted
+        facts = {**best.facts, "temperature": before * temperature, **found.facts("validation")}
+        save_checkpoint(best.path, model, best.labels, best.preprocess, facts)
 
     def _snapshot_writer(self) -> SnapshotWriter:
         """Choose a few validation pictures, to be explained after every validation."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.confidence import is_sure
 from vit.errors import UserError
 from vit.explain import methods
 from vit.explain.components import Components
@@ -267,6 +268,8 @@ def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoin
         "scale": {"unit": map_view.unit, "low": map_view.low, "top": map_view.top},
         "predictions": [prediction._asdict() for prediction in explanation.predictions[:JSON_PREDICTIONS]],
     }
+    if (sure := is_sure(explanation.predictions, checkpoint.facts)) is not None:
+        meta["sure"] = sure
     if map_view.colours is not None:
         meta["colours"] = [[_decimals(patch) for patch in row] for row in map_view.colours]
     return json.dumps(meta, ensure_ascii=False, indent=1).encode()
