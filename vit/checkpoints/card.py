@@ -21,7 +21,14 @@ _SECTIONS = (
     _Section(
         "Accuracy",
         (
-            *("accuracy", "accuracy_on", "validation_accuracy", "cross_validated_accuracy", "weights"),
+            *(
+                "accuracy",
+                "accuracy_on",
+                "balanced_accuracy",
+                "validation_accuracy",
+                "cross_validated_accuracy",
+                "weights",
+            ),
             *("temperature", "threshold", "threshold_on"),
         ),
     ),
@@ -89,7 +96,7 @@ def _stated(key: str, value: object) -> str:
     title = "Time" if key == "seconds" else key.replace("_", " ").capitalize()
     if isinstance(value, Mapping):
         return "\n".join([f"- {title}:", *(f"  - {k}: {v}" for k, v in value.items())])
-    if key in ("accuracy", "validation_accuracy") and isinstance(value, int | float):
+    if key in ("accuracy", "balanced_accuracy", "validation_accuracy") and isinstance(value, int | float):
         return f"- {title}: {value:.2%}"
     if key in ("time", "seconds") and isinstance(value, int | float):
         return f"- {title}: {value:,.0f} s"

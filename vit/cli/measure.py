@@ -43,7 +43,10 @@ def run_evaluate(options: argparse.Namespace) -> None:
         facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | result._asdict()))
     else:
-        print(f"{result.accuracy:.2%} of {result.pictures:,} pictures right, loss {result.loss:.4f}")
+        print(
+            f"{result.accuracy:.2%} of {result.pictures:,} pictures right ({result.balanced:.2%} in the mean over the "
+            f"classes), loss {result.loss:.4f}"
+        )
         if result.remark:
             print(result.remark)
     if options.card:

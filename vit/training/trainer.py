@@ -28,7 +28,7 @@ from vit.training.adaptation import adapt_, merged
 from vit.training.calibration import calibrate
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, exact_products
-from vit.training.evaluation import Evaluation, evaluate
+from vit.training.evaluation import ClassCounts, Evaluation, evaluate
 from vit.training.fine_tuning import Base, load_weights_, resolve, start_of
 from vit.training.memory import parts_that_fit
 from vit.training.pictures import RunData, open_data
@@ -128,6 +128,12 @@ class Trainer:
         self.update = TrainStep(config, run, process, self.data, model.to(process.device))
         self.state = StateFile(run)
         self.progress, self.notes = Progress(), []
+        if config.balance == "auto" and self.update.balance != "none":
+            counts = self.data.train.labels.bincount()
+            self.notes.append(
+                f"The classes have {int(counts[counts > 0].min()):,} to {int(counts.max()):,} pictures, so the loss "
+                "balances them (balance=none switches this off)."
+            )
         self._saved = time.monotonic()
 
     def fit_into_memory(self) -> None:
@@ -263,7 +269,7 @@ class Trainer:
         epoch, first = divmod(self.progress.step, data.steps_per_epoch)
         generators.seed(self.config.seed, -1 - epoch)  # negative, so that it differs from the seeds of all steps
         shuffle = torch.Generator().manual_seed(generators.host.getrandbits(63))
-        if self.config.balance == "sampling":
+        if self.update.balance == "sampling":
             labels = data.train.labels.cpu()
             shares = class_weights(labels, len(data.classes))[labels]
             order = torch.multinomial(shares, len(labels), replacement=True, generator=shuffle)
@@ -314,12 +320,19 @@ class Trainer:
         self._calibrate()
         best = load_checkpoint(self.state.path.parent / "best")
         model = best.model.to(self.process.device)
+        by_class = ClassCounts(len(best.labels))
         with exact_products():
             test = evaluate(
-                model, self.data.test, self.data.normalise, device=self.process.device, tick=recorder.testing
+                model,
+                self.data.test,
+                self.data.normalise,
+                device=self.process.device,
+                tick=recorder.testing,
+                observe=by_class.add,
             )
         model.cpu()
         facts = {
+            "balanced_accuracy": round(by_class.balanced(), 4),
             "accuracy": round(test.accuracy, 4),
             "accuracy_on": f"{test.pictures:,} test pictures, evaluated once, with the weights of the epoch selected "
             f"on {len(self.data.validation.labels):,} validation pictures",
