@@ -288,8 +288,9 @@ export function answerText({ target, before, after, answer }) {
  * @param {number} top
  * @param {boolean} shared another map of the same kind uses the same scale
  * @param {boolean} [whole] the map's weights sum to 100%
+ * @param {boolean} [exceeded] the map has stronger patches than the end of the scale
  */
-export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true) {
+export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true, exceeded = false) {
   const alone = "Colours of two maps cannot be compared.";
   if (view === "components") return "Red, green and blue: the three directions in which the features of the patches differ most. Black patches are outliers: the norm of their features is far larger than that of the others.";
   if (view === "similar")
@@ -304,6 +305,7 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
     view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}${whole ? ", in shares of all its weight" : ""}: ${other}`
     : view === "rollout" ? both ? `One scale for both rollouts: ${other}` : translate("This rollout alone: {other}", { other })
     : scale === "own" ? translate("This map alone: it ends at its strongest patch, {top}. Colours of two maps cannot be compared.", { top: percent(top) })
+    : !exceeded ? translate("The large map ends at its strongest patch, {top}; the maps of the grid have one scale.", { top: percent(top) })
     : view === "pool" ? `One scale for every head of the pooling query: ${ends}`
     : pool ? `One scale for every block and head; the pooling query has another. For this query ${ends}`
     : translate("One scale for every block and head. For this query {ends}", { ends });
