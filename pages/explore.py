@@ -27,8 +27,8 @@ from pages.panels import (
     what_if,
 )
 from pages.panels import heads as head_panel
-from pages.server import first_html
-from pages.shared.escape import with_code
+from pages.server import first_html, uploaded_pictures
+from pages.shared.escape import plain, with_code
 from vit.errors import UserError
 from vit.explain import map_comparison
 from vit.images import samples
@@ -145,6 +145,8 @@ def show_viewer(
             features=features,
             on_change=remember,
         )
+        if not source.sample:
+            st.caption(plain(source.name), width="content", help=uploaded_pictures.retention_note())
 
     if stored:
         with below:

@@ -102,7 +102,6 @@ def pick_picture(row: DeltaGenerator) -> Source:
         st.error(with_code(state.refused))
     own_pictures.show(choose_upload)
     if source == "upload" and state.upload:
-        row.caption(f"This is {plain(state.upload.name)}.", width="content", help=uploaded_pictures.retention_note())
         return state.upload
     if source == "camera" and shot is not None:
         return Source("camera.jpg", shot.getvalue())
