@@ -141,6 +141,7 @@ def show_viewer(
             paintable=panel == "what-if",
             occlusion=occlusion,
             ablation=ablation,
+            answers=predictions.bars_of(checkpoint, explanation),
             masks=method_choice.masks_name(example, of_class.about) if of_class else "",
             features=features,
             on_change=remember,
@@ -249,10 +250,9 @@ def main() -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="pictures"):
         with st.container(width="content", key="title"):
             st.title(first_html.TITLE, anchor=False, width="content")
+        top = st.container(width="content", key="answer")
         row = st.container(horizontal=True, vertical_alignment="center", width="content", key="sources")
-        with st.container(horizontal=True, vertical_alignment="center", width="content", key="answer"):
-            top = st.container(width="content")
-            details = st.popover("Answer", width="content")
+        details = st.popover("Answer", width="content")
         with st.container(width="content", key="tour"):
             tour.offer()
     with st.container(gap=None):  # without a gap, empty containers take no space

@@ -12,6 +12,7 @@ from pages.shared.escape import plain
 from vit.checkpoints import confidence
 
 if TYPE_CHECKING:
+    from pages.components.viewer import Answers
     from pages.streamlit_internals.types import DeltaGenerator
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.view.explanation import Explanation
@@ -25,13 +26,22 @@ WIDTH = 96  # width of the model's input picture [px]
 def show_top(
     place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
 ) -> None:
-    """Show the most probable class in one line, or that the model is not sure."""
+    """Show what the model says in one short sentence; `bars_of` has the probabilities."""
     if confidence.is_sure(explanation.predictions, checkpoint.facts) is False:
-        number = len(checkpoint.labels)
-        place.markdown(f"{plain(confidence.perhaps(explanation.predictions))}. This model knows {number:,} things.")
+        place.markdown(plain(confidence.perhaps(explanation.predictions, shares=False)))
     elif explanation.predictions:
         best = explanation.predictions[0]
-        place.markdown(f"**{plain(best.label)}** {best.probability:.1%}")
+        place.markdown(f"It says **{plain(best.label)}** ({best.probability:.0%})")
+
+
+def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> Answers | None:
+    """Return the most probable classes for the viewer; None for a model without classes."""
+    if not explanation.predictions:
+        return None
+    count = len(checkpoint.labels)
+    sure = confidence.is_sure(explanation.predictions, checkpoint.facts)
+    note = f"The model is not sure. It knows {count:,} classes." if sure is False else f"It knows {count:,} classes."
+    return {"bars": [*explanation.predictions[: confidence.NAMED]], "note": note}
 
 
 def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:

@@ -30,11 +30,14 @@ def qualified(label: str, sure: bool | None) -> str:
     return f"perhaps {label}" if sure is False else label
 
 
-def perhaps(ranked: Sequence[tuple[str, float]]) -> str:
+def perhaps(ranked: Sequence[tuple[str, float]], shares: bool = True) -> str:
     """Name the most probable classes of an answer that is not sure.
+
+    Args:
+        shares: also state their probabilities.
 
     >>> perhaps([("umbrella", 0.21), ("tent", 0.17), ("sail", 0.09)])
     'Not sure: perhaps umbrella (21%), tent (17%) or sail (9%)'
     """
-    named = [f"{label} ({probability:.0%})" for label, probability in ranked[:NAMED]]
+    named = [f"{label} ({probability:.0%})" if shares else label for label, probability in ranked[:NAMED]]
     return "Not sure: perhaps " + " or ".join(filter(None, (", ".join(named[:-1]), named[-1])))
