@@ -22,7 +22,6 @@ from pages.panels import (
     own_pictures,
     picture_picker,
     predictions,
-    tour,
     welcome,
     what_if,
 )
@@ -56,7 +55,6 @@ PANELS = {  # panels below the viewer, by name in links
 OF_CLASSES = ("faithfulness", "layers")  # panels that need a class
 # Query parameters of controls outside of the viewer's fragment.
 OUTSIDE = (
-    "tour",
     "checkpoint",
     "heads",
     "size",
@@ -108,7 +106,6 @@ def show_viewer(
         method_choice.example_key(payload, checkpoint), checkpoint, explanation, stored=stored
     )
     with st.container(gap=None, key="stage"):
-        tour.mark_map()
         with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
             choice = method_choice.pick_folded(example)
         container = st.container()
@@ -184,7 +181,7 @@ def open_pictures(example: Example) -> list[token_features.OpenPicture]:
 def keep_token(record: AttentionRecord) -> None:
     """If the grid has changed, map the link's token to the same position on the picture.
 
-    If the link's token has changed too, by the browser's Back or the tour, it already refers to the new grid.
+    If the link's token has changed too, by the browser's Back, it already refers to the new grid.
     """
     here = map_comparison.Layout(record.prefix, record.grid)
     state = session.of(session.Explore)
@@ -246,15 +243,12 @@ def main() -> None:
     This is a function because Streamlit keeps a page's module-level names alive; picture and model must be freed.
     """
     model_controls = st.sidebar.container()
-    tour.show()
     with st.container(horizontal=True, vertical_alignment="center", key="pictures"):
         with st.container(width="content", key="title"):
             st.title(first_html.TITLE, anchor=False, width="content")
         top = st.container(width="content", key="answer")
         row = st.container(horizontal=True, vertical_alignment="center", width="content", key="sources")
         details = st.popover("Answer", width="content")
-        with st.container(width="content", key="tour"):
-            tour.offer()
     with st.container(gap=None):  # without a gap, empty containers take no space
         explain(row, top, details, model_controls)
 

@@ -77,17 +77,3 @@ def test_both_sides_of_compare_have_one_cursor(window: Window) -> None:
     window.point(2, 5, click=True)
     window.until(f"b.selection.pinned && b.selection.token === {patch}")
     window.until_link(f"token={patch}")
-
-
-def test_a_step_of_the_tour_notices_that_it_is_done(window: Window) -> None:
-    window.open("?sample=cat")
-    done = """(() => {
-        const said = [...document.querySelectorAll("*")].map((one) => one.shadowRoot?.querySelector("p[role=status]"));
-        return said.some((one) => one && !one.hidden && one.textContent.includes("Done"));
-    })()"""
-    window.press("New here?")
-    window.until_link("tour=1")
-    window.until("document.body.innerText.includes('1 of 7. Patches') && a.settled")
-    assert not window.ask(done)
-    window.press("Display")
-    window.until(done)
