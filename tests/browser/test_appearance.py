@@ -98,7 +98,7 @@ def test_both_pictures_of_compare_fit_the_window_at_equal_height(
     expect(stages).to_have_count(2)
     conversation.finish()
     left, right = (stages.nth(number).bounding_box() for number in (0, 1))
-    assert left and right and left["y"] == right["y"] <= 260 and left["width"] == right["width"] >= 480
+    assert left and right and left["y"] == right["y"] <= 260 and left["height"] == right["height"] >= 399
     for number in (0, 1):
         expect(stages.nth(number)).to_be_in_viewport(ratio=1)
 

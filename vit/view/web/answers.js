@@ -31,7 +31,7 @@ export function showAnswers(page, answers) {
 
 /** @param {Page} page */
 function begin(page) {
-  page.find(".numbers").removeAttribute("open");
+  page.find(".folded").removeAttribute("open");
   setText(page.find(".invite"), `Yellow counts most. ${isTouch() ? "Tap" : "Move over"} the picture.`);
   page.over.addEventListener("pointerenter", () => (page.find(".invite").style.visibility = "hidden"), { once: true });
 }

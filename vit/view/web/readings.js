@@ -15,7 +15,7 @@ import { translate } from "./words.js";
 export class Readings {
   /** @param {Page} page */
   constructor(page) {
-    this.boxes = /** @type {NodeListOf<HTMLElement>} */ (page.root.querySelectorAll(".numbers .readings > div"));
+    this.boxes = /** @type {NodeListOf<HTMLElement>} */ (page.root.querySelectorAll(".folded .readings > div"));
     this.rows = [...this.boxes].map((row) => [...row.children]);
     this.value = NaN; // weight or cosine of the token under the pointer
   }
