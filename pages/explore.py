@@ -276,8 +276,9 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, link, stored)
         first_view.load_rest(partial(fill_caches, stored))
         return
-    with model_controls:
+    with waiting:
         loading.start_torch()
+    with model_controls:
         checkpoint = checkpoint_picker.pick_checkpoint(inputs)
         size, precision = checkpoint_picker.pick_size(checkpoint)
     with inputs:
