@@ -87,6 +87,7 @@ export const GLOSSARY = {
   prefix: "Tokens before the patches, which belong to no place in the picture: the answer is read from the class token, registers store information about the whole picture",
   faithful:
     "Random parts of the picture were masked, the same ones for every map. The number is the correlation between this map's total weight in a mask and how far the class drops without those patches: 1 is perfect, 0 is no relation. Chance: shifted and mirrored copies of the map. Removal map: fitted to these drops, scored on masks that it was not fitted to",
+  artefact: "The features of this patch have an outlying norm: models without registers store information about the whole picture in such patches, so it says little about its place (Darcet et al. 2024)",
   cosine: "Cosine of two tokens' features: 1 is the same direction, 0 is unrelated",
 };
 

@@ -48,6 +48,7 @@ export interface Header {
   box: [number, number, number, number];
   colormaps: string[];
   pool_top?: number;
+  artefacts?: number[];
   target?: string;
   ceiling?: number;
   decidable?: boolean;
