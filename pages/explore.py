@@ -22,13 +22,12 @@ from pages.panels import (
     own_pictures,
     picture_picker,
     predictions,
-    tour,
     welcome,
     what_if,
 )
 from pages.panels import heads as head_panel
-from pages.server import first_html
-from pages.shared.escape import with_code
+from pages.server import first_html, uploaded_pictures
+from pages.shared.escape import plain, with_code
 from vit.errors import UserError
 from vit.explain import map_comparison
 from vit.images import samples
@@ -56,7 +55,6 @@ PANELS = {  # panels below the viewer, by name in links
 OF_CLASSES = ("faithfulness", "layers")  # panels that need a class
 # Query parameters of controls outside of the viewer's fragment.
 OUTSIDE = (
-    "tour",
     "checkpoint",
     "heads",
     "size",
@@ -108,7 +106,6 @@ def show_viewer(
         method_choice.example_key(payload, checkpoint), checkpoint, explanation, stored=stored
     )
     with st.container(gap=None, key="stage"):
-        tour.mark_map()
         with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
             choice = method_choice.pick_folded(example)
         container = st.container()
@@ -141,10 +138,13 @@ def show_viewer(
             paintable=panel == "what-if",
             occlusion=occlusion,
             ablation=ablation,
+            answers=predictions.bars_of(checkpoint, explanation),
             masks=method_choice.masks_name(example, of_class.about) if of_class else "",
             features=features,
             on_change=remember,
         )
+        if not source.sample:
+            st.caption(plain(source.name), width="content", help=uploaded_pictures.retention_note())
 
     if stored:
         with below:
@@ -181,7 +181,7 @@ def open_pictures(example: Example) -> list[token_features.OpenPicture]:
 def keep_token(record: AttentionRecord) -> None:
     """If the grid has changed, map the link's token to the same position on the picture.
 
-    If the link's token has changed too, by the browser's Back or the tour, it already refers to the new grid.
+    If the link's token has changed too, by the browser's Back, it already refers to the new grid.
     """
     here = map_comparison.Layout(record.prefix, record.grid)
     state = session.of(session.Explore)
@@ -243,16 +243,12 @@ def main() -> None:
     This is a function because Streamlit keeps a page's module-level names alive; picture and model must be freed.
     """
     model_controls = st.sidebar.container()
-    tour.show()
     with st.container(horizontal=True, vertical_alignment="center", key="pictures"):
         with st.container(width="content", key="title"):
             st.title(first_html.TITLE, anchor=False, width="content")
+        top = st.container(width="content", key="answer")
         row = st.container(horizontal=True, vertical_alignment="center", width="content", key="sources")
-        with st.container(horizontal=True, vertical_alignment="center", width="content", key="answer"):
-            top = st.container(width="content")
-            details = st.popover("Answer", width="content")
-        with st.container(width="content", key="tour"):
-            tour.offer()
+        details = st.popover("Answer", width="content")
     with st.container(gap=None):  # without a gap, empty containers take no space
         explain(row, top, details, model_controls)
 
@@ -272,7 +268,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
     if stored := first_view.stored(source):
         with model_controls:
             checkpoint_picker.show_stored_model(stored)
-        predictions.show_top(top, stored.explanation)
+        predictions.show_top(top, stored.checkpoint, stored.explanation)
         with details:
             predictions.show(stored.checkpoint, stored.explanation)
             class_source.show_stored()
@@ -280,8 +276,9 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, link, stored)
         first_view.load_rest(partial(fill_caches, stored))
         return
-    with model_controls:
+    with waiting:
         loading.start_torch()
+    with model_controls:
         checkpoint = checkpoint_picker.pick_checkpoint(inputs)
         size, precision = checkpoint_picker.pick_size(checkpoint)
     with inputs:
@@ -305,7 +302,7 @@ def explain(row: DeltaGenerator, top: DeltaGenerator, details: DeltaGenerator, m
         explanation = explained(source)
     else:
         picture_picker.store_upload(source)
-    predictions.show_top(top, explanation)
+    predictions.show_top(top, checkpoint, explanation)
     with predicted:
         predictions.show(checkpoint, explanation)
     show_viewer(checkpoint, explanation, feed(explanation.payload), source, link_controls.link_of(OUTSIDE))

@@ -26,7 +26,7 @@ from vit.training.snapshot_writer import SnapshotWriter
 from vit.view import animation
 from vit.view.animation import LAST_MILLISECONDS, Film, encode, over_blocks, over_epochs, over_frames
 from vit.view.explanation import Explanation, explain
-from vit.view.export import MapView, weights
+from vit.view.export import MapView, shared_top, weights
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
 from vit.view.selection import Selection
@@ -72,7 +72,7 @@ def test_animation_over_blocks_has_a_frame_per_block(explanation: Explanation, h
 
 
 def test_shared_scale_over_blocks_is_that_of_the_viewer(explanation: Explanation) -> None:
-    top = MapView.of(explanation.record, CLASS_TOKEN, explanation.payload).top
+    top = shared_top(explanation.payload, CLASS_TOKEN)
     recorded = explanation.record
     for block, picture in enumerate(played(over_blocks(explanation, CLASS_TOKEN))[0]):
         truth = np.clip(recorded.heatmap(recorded.weights(0, block)).numpy() / top, 0, 1)

@@ -113,12 +113,17 @@ def test_balanced_sampling_shows_every_class_equally_often(folder: Path) -> None
 def test_class_weights_balance_the_gradient(folder: Path) -> None:
     """The head's bias has a gradient for each class; with equal logits those of all classes cancel out."""
     pulls = []
-    for balance in ("none", "loss"):
+    for balance in ("none", "loss", "prior", "auto"):
         one = trainer(folder, balance, label_smoothing=0.0)
         images, labels = one.data.train.images, one.data.train.labels  # type: ignore[attr-defined]
         one.update.gradients(one.data.normalise(images), labels)
         pulls.append(one.update.model.head.bias.grad.abs().max().item())  # type: ignore[union-attr,operator]
-    assert pulls[0] > 0.1 and pulls[1] < 1e-6
+    assert pulls[0] > 0.1 and max(pulls[1:]) < 1e-6
+
+
+def test_classes_of_unequal_size_are_balanced_unless_switched_off(folder: Path) -> None:
+    assert [trainer(folder, balance).update.balance for balance in ("auto", "none")] == ["prior", "none"]
+    assert "18 pictures, so the loss balances" in trainer(folder, "auto").notes[0] and not trainer(folder, "none").notes
 
 
 @pytest.mark.parametrize("parts", [2, 7])

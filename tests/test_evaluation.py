@@ -67,6 +67,13 @@ def test_accuracy_and_loss_equal_those_worked_out_by_hand(constant: VisionTransf
     assert result.pictures == 4
 
 
+def test_balanced_accuracy_counts_every_class_alike(
+    checkpoint: Callable[[tuple[str, str]], Checkpoint], folder: Path
+) -> None:
+    result = evaluate_checkpoint(checkpoint(("cat", "dog")), f"folder:{folder}")  # three cats and a dog, all called cat
+    assert (result.accuracy, result.balanced) == (0.75, 0.5)
+
+
 def test_batch_size_does_not_matter(build: Build) -> None:
     pictures, model = noise([0, 1, 2, 3, 4, 0, 1]), build()
     whole, parts = (evaluate(model, pictures, Normalise(INPUT, CPU), device=CPU, batch_size=n) for n in (7, 3))

@@ -17,7 +17,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.view.explanation import Explanation, explain
-from vit.view.export import MapView
+from vit.view.export import MapView, shared_top
 from vit.view.figures import DPI, caption, grid_figure, grid_sentence, map_figure
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
@@ -161,7 +161,7 @@ def test_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explanatio
     assert "attention to patch (row 2, col 2)" in text_of(content)
     drawn = embedded(content)[0][..., 0].astype(int)
     record = explanation.record
-    top = MapView.of(record, selection, explanation.payload).top
+    top = shared_top(explanation.payload, selection)
     side = drawn.shape[0] / 2
     for block in range(2):
         for head in range(2):

@@ -160,6 +160,13 @@ def test_token_without_features_is_similar_to_no_other():
     assert (cosines[3] == 0).all() and np.isfinite(cosines).all()
 
 
+def test_patches_with_an_outlying_norm_are_named_artefacts():
+    features = torch.randn(22, 16)
+    assert "artefacts" not in packed(replace(a_record(), features=features))[0]
+    features[[0, 5, 21]] *= 20  # token 0 is the class token
+    assert packed(replace(a_record(), features=features))[0]["artefacts"] == [5, 21]
+
+
 def test_data_missing_in_a_record_is_missing_in_its_payload():
     header, sections = packed(a_record())
     assert not {"features", "units", "pool"} & set(sections)

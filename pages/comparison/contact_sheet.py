@@ -21,6 +21,7 @@ from pages.server.result_cache import SHOW_DURATION_ABOVE_SECONDS
 from pages.shared import bars, datasets, download_buttons, long_passes
 from pages.shared.escape import plain, with_code
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.confidence import qualified
 from vit.errors import UserError
 from vit.explain.methods import METHODS
 from vit.explain.names import display_name
@@ -334,7 +335,8 @@ def lines_of(one: Any) -> str:
 def printed(one: Any) -> str:
     """Format the prediction and `facts_of` as text for the PDF."""
     mark = {True: "✓ ", False: "✗ ", None: ""}[one.correct]
-    answer = "" if one.result.confidence is None else f"{mark}{one.result.label} {one.result.confidence:.0%}\n"
+    label = qualified(one.result.label, one.result.sure)
+    answer = "" if one.result.confidence is None else f"{mark}{label} {one.result.confidence:.0%}\n"
     return answer + "\n".join(facts_of(one))
 
 
@@ -351,7 +353,8 @@ def draw(results: Sequence[Any], name: str, source: str, checkpoint: Any, shown_
                     st.image(result.thumbnail, width=TILE, alt=f"{picture.name} {result.label}".strip() or "A picture")
                 mark = {True: "✓ ", False: "✗ ", None: ""}[one.correct]
                 if result.confidence is not None:
-                    st.markdown(f"**{mark}{plain(result.label)}** {result.confidence:.0%}")
+                    label = plain(qualified(result.label, result.sure))
+                    st.markdown(f"**{mark}{label}** {result.confidence:.0%}")
                 captions.append(st.empty())
                 captions[-1].caption(lines_of(one))
                 if source == SAMPLES:

@@ -41,6 +41,18 @@ class Occlusion(TypedDict):
     answers: Sequence[str]
 
 
+class Answers(TypedDict):
+    """The most probable classes.
+
+    Attributes:
+        bars: label and probability, 0 to 1, most probable first.
+        note: text below.
+    """
+
+    bars: Sequence[tuple[str, float]]
+    note: str
+
+
 class Ablation(TypedDict):
     """Prediction with hidden patches and switched-off heads.
 
@@ -121,6 +133,7 @@ def show(
     paintable: bool = False,
     occlusion: Occlusion | None = None,
     ablation: Ablation | None = None,
+    answers: Answers | None = None,
     masks: str = "",
     model: str = "",
     features: str | None = None,
@@ -141,6 +154,7 @@ def show(
         paintable: patches can be hidden by dragging; the selection contains them.
         occlusion: predictions to show for the patch under the pointer.
         ablation: prediction to show for hidden patches and switched-off heads.
+        answers: the most probable classes, drawn as bars; the numbers are folded then.
         masks: name of the masks that `feed` serves for judging maps, see `vit.view.payload.pack_masks`.
         model: identifies the model. Two viewers of a group with the same model compare features: a patch of one
             picture is matched in the other.
@@ -194,6 +208,7 @@ def show(
         "paintable": paintable,
         "occlusion": occlusion,
         "ablation": ablation,
+        "answers": answers,
         "masks": masks,
         "model": model,
         "features": features,

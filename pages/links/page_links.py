@@ -70,7 +70,6 @@ class ExploreLink(PageLink):
         register: panel Layers: add a register at test time.
         features_block, features_with, features_pictures, foreground, features_blocks: panel Features: the block, the
             pictures that share a basis, the key of own pictures, only the foreground, and all blocks.
-        tour: step of the tour, from 1.
         viewer: see `vit.view.selection.Selection`.
     """
 
@@ -104,7 +103,6 @@ class ExploreLink(PageLink):
     features_pictures: str = ""
     foreground: bool = False
     features_blocks: bool = False
-    tour: int | None = None
     viewer: Annotated[Mapping[str, str], _VIEWER] = field(default_factory=dict)
 
 

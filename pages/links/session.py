@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import streamlit as st
 
-from pages.links.page_links import ExploreLink
 from pages.links.source import Source
 from pages.server.uploaded_pictures import Upload
 from vit.view.selection import Selection, View
@@ -103,7 +102,6 @@ class Explore:
         importance, verdict: key of the picture and class for which each was measured or requested.
         more_masks: key, by `method_choice.masks_name`, of the map for which the browser requests more masks.
         progress: progress of computations over many pictures, by key.
-        before_tour: the link and the picture's source when the tour began.
     """
 
     source: Literal["sample", "upload", "camera"] = "sample"
@@ -119,7 +117,6 @@ class Explore:
     verdict: str = ""
     more_masks: str = ""
     progress: dict[str, Progress] = field(default_factory=dict)
-    before_tour: tuple[ExploreLink, Literal["sample", "upload", "camera"]] | None = None
 
 
 class UploadedPictures(NamedTuple):

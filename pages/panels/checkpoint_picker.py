@@ -71,7 +71,8 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
             _pick_heads(name, info.choices, None)
         st.stop()
     try:
-        checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, heads)
+        with notes:  # the sidebar may be closed, and opening takes seconds
+            checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, heads)
     except UserError as error:  # usually a link with an impossible number of heads
         with notes:
             st.error(with_code(str(error)))

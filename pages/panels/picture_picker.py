@@ -102,7 +102,6 @@ def pick_picture(row: DeltaGenerator) -> Source:
         st.error(with_code(state.refused))
     own_pictures.show(choose_upload)
     if source == "upload" and state.upload:
-        row.caption(f"This is {plain(state.upload.name)}.", width="content", help=uploaded_pictures.retention_note())
         return state.upload
     if source == "camera" and shot is not None:
         return Source("camera.jpg", shot.getvalue())
@@ -151,7 +150,7 @@ def open_uploads(uploaded: Sequence[Source]) -> None:
 def begin_with_test_pictures() -> None:
     """Select a run's test pictures if its checkpoint is opened without a picture."""
     link = address.read(ExploreLink)
-    if not link.checkpoint.startswith(RUN) or link.sample or link.picture or link.upload or link.tour:
+    if not link.checkpoint.startswith(RUN) or link.sample or link.picture or link.upload:
         return
     loading.start_torch()
     from pages.looking import run_pictures  # noqa: PLC0415 # imports torch, which the page must not wait for

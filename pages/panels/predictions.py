@@ -9,8 +9,10 @@ import streamlit as st
 from pages.panels import welcome
 from pages.shared import bars
 from pages.shared.escape import plain
+from vit.checkpoints import confidence
 
 if TYPE_CHECKING:
+    from pages.components.viewer import Answers
     from pages.streamlit_internals.types import DeltaGenerator
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.view.explanation import Explanation
@@ -21,11 +23,29 @@ TOP = 5  # predictions shown
 WIDTH = 96  # width of the model's input picture [px]
 
 
-def show_top(place: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:
-    """Show the most probable class in one line."""
-    if explanation.predictions:
+def show_top(
+    place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
+) -> None:
+    """Show what the model says in one short sentence; `bars_of` has the probabilities."""
+    if confidence.is_sure(explanation.predictions, checkpoint.facts) is False:
+        place.markdown(plain(confidence.perhaps(explanation.predictions, shares=False)))
+    elif explanation.predictions:
         best = explanation.predictions[0]
-        place.markdown(f"**{plain(best.label)}** {best.probability:.1%}")
+        place.markdown(f"It says **{plain(best.label)}** ({best.probability:.0%})")
+
+
+def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> Answers | None:
+    """Return the most probable classes for the viewer; None for a model without classes."""
+    if not explanation.predictions:
+        return None
+    count = len(checkpoint.labels)
+    sure = confidence.is_sure(explanation.predictions, checkpoint.facts)
+    note = f"The model is not sure. It knows {count:,} classes." if sure is False else f"It knows {count:,} classes."
+    # Rounded, as the stored first view and the model's own answer on another machine differ in the last digits.
+    return {
+        "bars": [(p.label, round(p.probability, 4)) for p in explanation.predictions[: confidence.NAMED]],
+        "note": note,
+    }
 
 
 def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:
@@ -39,7 +59,7 @@ def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplan
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
     with chart:
         bars.show([bars.Bar(p.label, p.probability, p == top[0]) for p in top], f"Predictions: {names}")
-        st.caption(plain(_class_count(checkpoint)))
+        st.caption(plain(f"{_class_count(checkpoint)} {_sureness(checkpoint)}"))
     _show_input(view, explanation)
     if welcome.is_shown(checkpoint.name):
         st.markdown(welcome.CAPTION)
@@ -58,6 +78,16 @@ def _class_count(checkpoint: Checkpoint | Model) -> str:
     if checkpoint.config.multi_label:
         return f"It has {count:,} classes. Each class has its own probability."
     return f"It has {count:,} classes; for everything else it names the most similar one."
+
+
+def _sureness(checkpoint: Checkpoint | Model) -> str:
+    """Describe from which probability an answer counts as sure."""
+    threshold = confidence.threshold_of(checkpoint.facts)
+    if threshold is None:
+        return "Nobody has measured when it is sure."
+    if threshold == 1:
+        return "It is never sure."
+    return f"Below {threshold:.0%} it is not sure ({checkpoint.facts.get('threshold_on', 'source not recorded')})."
 
 
 def _show_input(container: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:

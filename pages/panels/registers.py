@@ -18,7 +18,8 @@ from pages.server.result_cache import cached, with_bar
 from vit.explain.logit_lens import logit_lens
 from vit.explain.maps import entropy
 from vit.explain.record import record
-from vit.explain.registers import LEAST, RegisterNeurons, register_neurons, with_register
+from vit.explain.registers import RegisterNeurons, register_neurons, with_register
+from vit.explain.weight_views import LEAST
 from vit.images import samples
 from vit.images.decode import decode_image
 from vit.untrusted import brief_list

@@ -108,7 +108,8 @@ def _show_report(run: registry.Run) -> None:
         st.error(with_code(str(error)))
         return
     total = int(report.confusion.sum())
-    st.caption(f"{report.accuracy:.2%} of {total:,} test pictures right.")
+    balanced = report.per_class[report.confusion.sum(1) > 0].mean()
+    st.caption(f"{report.accuracy:.2%} of {total:,} test pictures right; {balanced:.2%} in the mean over the classes.")
     weights = run.folder / "checkpoints" / "best" / "model.safetensors"
     if weights.exists() and _hash(str(weights), weights.stat().st_mtime_ns) != report.checkpoint:
         st.caption("These are figures of earlier weights: the run has found better ones since.")

@@ -22,6 +22,7 @@ from vit.errors import InvalidDataset, UserError
 from vit.images.encode import data_url, encode_image
 from vit.paths import data_roots
 from vit.runs import uploaded_datasets
+from vit.training.config import unequal
 from vit.untrusted import brief_list, limit_work
 
 if TYPE_CHECKING:
@@ -326,6 +327,13 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
     show_notes(survey.notes)
     if not validation:
         st.warning("These are too few pictures to keep any for validation. Add some: four of a class are enough.")
+    learnt = {name: count for name, count in zip(classes["class"], classes["train"], strict=True) if count}
+    if unequal(learnt.values()):
+        few, many = min(learnt, key=learnt.__getitem__), max(learnt, key=learnt.__getitem__)
+        st.info(
+            f"{plain(few)} has {learnt[few]:,} pictures to learn from and {plain(many)} {learnt[many]:,}. The loss "
+            "balances such classes, unless *Balance of classes* in *Settings* says otherwise."
+        )
     if untested := [
         name for name, count in zip(classes["class"], classes[[*survey.counts][-1]], strict=True) if not count
     ]:

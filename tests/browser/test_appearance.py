@@ -44,11 +44,15 @@ def test_all_texts_have_sufficient_contrast(
     page: Page, conversation: Conversation, serve: Callable[..., str], theme: str
 ) -> None:
     page.emulate_media(color_scheme=theme)
-    page.goto(f"{serve(ROOT / 'app.py')}/?tour=1&sample=coffee&checkpoint=cifar10&panel=what-if")
+    url = serve(ROOT / "app.py")
+    page.goto(f"{url}/?sample=coffee&checkpoint=cifar10&panel=what-if")
     expect(page.get_by_role("radio", name="Ablation")).to_be_checked()  # a selected segment
-    expect(page.get_by_role("button", name="Next")).to_be_visible()  # and a primary button
     conversation.finish()
     assert page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).colorScheme") == theme
+    assert page.evaluate(FAINT) == []
+    page.goto(f"{url}/checkpoints")
+    expect(page.get_by_role("button", name="Fetch")).to_be_visible()  # a primary button
+    conversation.finish()
     assert page.evaluate(FAINT) == []
 
 
@@ -94,7 +98,7 @@ def test_both_pictures_of_compare_fit_the_window_at_equal_height(
     expect(stages).to_have_count(2)
     conversation.finish()
     left, right = (stages.nth(number).bounding_box() for number in (0, 1))
-    assert left and right and left["y"] == right["y"] <= 260 and left["width"] == right["width"] >= 480
+    assert left and right and left["y"] == right["y"] <= 260 and left["height"] == right["height"] >= 399
     for number in (0, 1):
         expect(stages.nth(number)).to_be_in_viewport(ratio=1)
 

@@ -264,7 +264,7 @@ def test_several_pictures_can_be_stepped_through_here_and_on_compare(app: App) -
 
     def expect_picture(name: str) -> None:
         app.wait_for_payload("header.picture.height", heights[name])
-        expect(app.page.get_by_text(f"This is {name}.")).to_be_visible()
+        expect(app.page.get_by_test_id("stCaptionContainer").get_by_text(name, exact=True)).to_be_visible()
         expect(app.page.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
 
     expect_picture("first.jpg")

@@ -87,7 +87,7 @@ def test_each_upload_is_one_history_entry_and_the_picture_has_its_name(app: App)
 
     def expect_picture(name: str) -> None:
         app.wait_for_payload("header.picture.height", heights[name])
-        expect(app.page.get_by_text(f"This is {name}.")).to_be_visible()
+        expect(app.page.get_by_test_id("stCaptionContainer").get_by_text(name, exact=True)).to_be_visible()
         expect(app.page).to_have_url(re.compile(f"upload={name}"))
         expect(app.page.get_by_test_id("stFileUploaderFileName")).to_have_count(0)  # no other name beside it
 

@@ -302,6 +302,21 @@ def test_scale_shows_that_values_exceed_it(open_viewer):
     expect(beyond).to_be_hidden()
 
 
+def test_large_map_of_weak_attention_ends_at_its_strongest_patch(open_viewer):
+    viewer = open_viewer("case=maps&head=0")
+    shares = []
+    for head in range(viewer.evaluate("viewer.payload.heads")):
+        viewer.evaluate(f"viewer.change({{ block: 11, head: {head} }})")
+        viewer.expect_selection(f"head={head}")
+        viewer.wait_until_idle()
+        top, strongest, shared = viewer.evaluate(
+            "[viewer.map.top, viewer.map.strongest(-1), viewer.payload.top(viewer.query, 'from')]"
+        )
+        assert top == min(strongest, shared)
+        shares.append(strongest / shared)
+    assert min(shares) < 0.7  # on the grid's scale, this map would be dark
+
+
 @pytest.mark.parametrize("query", ["", "&cover=film&opacity=0.9", "&view=similar&token=5&pinned=1", "&scale=own"])
 def test_colours_over_the_picture_equal_those_of_files(open_viewer, query):
     viewer = open_viewer("case=small" + query)

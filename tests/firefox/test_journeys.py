@@ -28,17 +28,3 @@ def test_the_page_is_dark_where_the_system_is(window: Window) -> None:
     window.set_dark(True)
     window.open("?sample=cat")
     assert window.ask(f"{ground} < 200 && {words} > 600")
-
-
-def test_a_step_of_the_tour_notices_that_it_is_done(window: Window) -> None:
-    window.open("?sample=cat")
-    done = """(() => {
-        const said = [...document.querySelectorAll("*")].map((one) => one.shadowRoot?.querySelector("p[role=status]"));
-        return said.some((one) => one && !one.hidden && one.textContent.includes("Done"));
-    })()"""
-    window.press("New here?")
-    window.until_link("tour=1")
-    window.until("document.body.innerText.includes('1 of 7. Patches') && a.settled")
-    assert not window.ask(done)
-    window.press("Display")
-    window.until(done)

@@ -56,7 +56,7 @@ def test_switches_follow_the_link(page: AppTest) -> None:
     assert control(page.toggle, "precision").value
     control(page.toggle, "curves").set_value(False).run()
     assert "curves" not in page.query_params and not control(page.toggle, "curves").value
-    run(page, ranking="1")  # as Back and the tour do
+    run(page, ranking="1")  # as Back does
     assert control(page.toggle, "ranking").value
 
 

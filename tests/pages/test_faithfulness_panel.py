@@ -174,7 +174,7 @@ def test_rerun_of_the_verdict_alone_notices_other_clicks(page: AppTest, monkeypa
     compared: list[set[str]] = []
     monkeypatch.setattr(link_controls, "redraw_if_changed", lambda before: compared.append(set(before)))
     run(page)
-    elsewhere = {"tour", "sample", "picture", "checkpoint", "size", "classes_from"}
+    elsewhere = {"sample", "picture", "checkpoint", "size", "classes_from"}
     beside = {"target", "method", "panel"}
     assert [names for names in compared if elsewhere | beside <= names]
     assert all(elsewhere <= names for names in compared)

@@ -12,6 +12,7 @@ from noise_runs import describe, figures, last_step, weights
 from PIL import Image
 
 import vit
+from vit.checkpoints import confidence
 from vit.data import pictures
 from vit.errors import InvalidConfig, InvalidDataset
 from vit.training.distributed import set_up_process
@@ -33,6 +34,23 @@ def test_shapes_are_learnt_in_a_few_steps(tmp_path: Path) -> None:
     result = train(config, tmp_path / "run")
     assert result.validation is not None and result.validation.accuracy > 0.5  # chance is 0.25
     assert result.test is not None and result.test.accuracy > 0.5
+
+
+def test_best_checkpoint_gets_a_temperature_and_a_threshold(tmp_path: Path) -> None:
+    config = train_config("shapes", patch_size=8, limit=400, epochs=1, device="cpu")
+    train(config, tmp_path / "run")
+    best, last = (vit.load_checkpoint(tmp_path / "run" / "checkpoints" / name) for name in ("best", "last"))
+    temperature = best.facts["temperature"]
+    assert temperature != 1 and "temperature" not in last.facts
+    torch.testing.assert_close(temperature * best.model.head.weight, last.model.head.weight, rtol=1e-4, atol=0)
+    torch.testing.assert_close(temperature * best.model.head.bias, last.model.head.bias, rtol=1e-4, atol=0)
+    assert 0 < confidence.threshold_of(best.facts) <= 1 and "validation pictures" in best.facts["threshold_on"]
+    assert "- Threshold: " in best.card
+    # An interrupted test is repeated; then the temperature of the stored head is 1.
+    Trainer(config, tmp_path / "run", set_up_process(config))._calibrate()
+    again = vit.load_checkpoint(tmp_path / "run" / "checkpoints" / "best")
+    torch.testing.assert_close(again.model.head.weight, best.model.head.weight, rtol=1e-3, atol=0)
+    assert again.facts["temperature"] == pytest.approx(temperature, rel=1e-3)
 
 
 def test_best_and_last_open_as_checkpoints(whole: Path) -> None:

@@ -77,8 +77,9 @@ test("an occluded patch: change of the probability, and the new prediction", () 
 
 test("the legend gives the end of the scale and the uniform weight", () => {
   const payload = { tokens: 50, pool: null };
-  assert.match(legendText(payload, "attention", "shared", 0, 0.2, false), /^One scale for every block and head\. .* 20%.* 1\/50 = 2\.0%\.$/);
-  assert.match(legendText({ ...payload, pool: [] }, "attention", "shared", 0, 0.2, false), /the pooling query has another/);
+  assert.match(legendText(payload, "attention", "shared", 0, 0.2, false), /^The large map ends at its strongest patch, 20%; .* one scale\. .* 1\/50 = 2\.0%\.$/);
+  assert.match(legendText(payload, "attention", "shared", 0, 0.2, false, true, true), /^One scale for every block and head\. .* 20%.* 1\/50 = 2\.0%\.$/);
+  assert.match(legendText({ ...payload, pool: [] }, "attention", "shared", 0, 0.2, false, true, true), /the pooling query has another/);
   assert.match(legendText(payload, "attention", "own", 0, 0.2, true), /^This map alone: it ends at its strongest patch, 20%/);
   assert.match(legendText(payload, "rollout", "shared", 0, 0.2, true), /^One scale for both rollouts: /);
   assert.match(legendText(payload, "rollout", "own", 0, 0.2, true), /^This rollout alone: /);

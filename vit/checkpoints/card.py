@@ -18,7 +18,20 @@ _SECTIONS = (
     _Section("Data", ("data", "images", "augmentation")),
     _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
     _Section("Cost", ("hardware", "time", "seconds")),
-    _Section("Accuracy", ("accuracy", "accuracy_on", "validation_accuracy", "cross_validated_accuracy", "weights")),
+    _Section(
+        "Accuracy",
+        (
+            *(
+                "accuracy",
+                "accuracy_on",
+                "balanced_accuracy",
+                "validation_accuracy",
+                "cross_validated_accuracy",
+                "weights",
+            ),
+            *("temperature", "threshold", "threshold_on"),
+        ),
+    ),
     _Section("Limits", ("limits", "assumed")),
 )
 _MEASURED = ("faithfulness", "heads")  # sections that are written only if the fact was measured
@@ -83,7 +96,7 @@ def _stated(key: str, value: object) -> str:
     title = "Time" if key == "seconds" else key.replace("_", " ").capitalize()
     if isinstance(value, Mapping):
         return "\n".join([f"- {title}:", *(f"  - {k}: {v}" for k, v in value.items())])
-    if key in ("accuracy", "validation_accuracy") and isinstance(value, int | float):
+    if key in ("accuracy", "balanced_accuracy", "validation_accuracy") and isinstance(value, int | float):
         return f"- {title}: {value:.2%}"
     if key in ("time", "seconds") and isinstance(value, int | float):
         return f"- {title}: {value:,.0f} s"

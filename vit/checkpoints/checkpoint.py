@@ -46,7 +46,8 @@ NAME = re.compile(r"[a-z0-9_.-]{1,64}")
 WEIGHT_NAMES = (WEIGHTS, INDEXES[0], PYTORCH_WEIGHTS, INDEXES[1])  # in order of preference
 
 
-_OF_CLASSES = ("faithfulness", "limits", "data", "images")  # facts that are void once the classes are replaced
+# Facts that are void once the classes are replaced.
+_OF_CLASSES = ("faithfulness", "limits", "data", "images", "temperature", "threshold", "threshold_on")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vit.checkpoints import confidence
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
@@ -52,9 +53,14 @@ def run_classify(options: argparse.Namespace) -> None:
             {"label": checkpoint.labels[i], "probability": p}
             for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
         ]
-        results.append({"image": str(path), "predictions": predictions})
+        ranked = [(one["label"], one["probability"]) for one in predictions]
+        sure = confidence.is_sure(ranked, checkpoint.facts)
+        results.append({"image": str(path), "predictions": predictions} | ({} if sure is None else {"sure": sure}))
         if not options.json:
-            _print_predictions(path, predictions)
+            print(path)
+            if sure is False:
+                print(f"  {confidence.perhaps(ranked)}. This model knows {len(checkpoint.labels):,} things.")
+            _print_predictions(ranked)
     if options.json:
         facts: dict[str, Any] = facts_of(checkpoint) | {"size": preprocess.size}
         if checkpoint.custom_classes:
@@ -64,11 +70,9 @@ def run_classify(options: argparse.Namespace) -> None:
         raise InvalidImage("\n".join(problems))
 
 
-def _print_predictions(path: Path, predictions: Sequence[Mapping[str, Any]]) -> None:
-    print(path)
-    for prediction in predictions:
-        bar = "█" * round(prediction["probability"] * 30)
-        print(f"  {prediction['probability']:7.2%}  {prediction['label']:<24} {bar}")
+def _print_predictions(ranked: Sequence[tuple[str, float]]) -> None:
+    for label, probability in ranked:
+        print(f"  {probability:7.2%}  {label:<24} {'█' * round(probability * 30)}")
 
 
 def run_explain(options: argparse.Namespace) -> None:
@@ -135,8 +139,9 @@ def _most_probable(checkpoint: Checkpoint, record: AttentionRecord) -> tuple[str
     """Return the predicted class and its probability; "" and None for a model without classes."""
     if not checkpoint.labels:
         return "", None
-    probability, index = checkpoint.model.probabilities(record.logits[0]).max(0)
-    return checkpoint.labels[int(index)], float(probability)
+    most, index = checkpoint.model.probabilities(record.logits[0]).max(0)
+    label, probability = checkpoint.labels[int(index)], float(most)
+    return confidence.qualified(label, confidence.is_sure([(label, probability)], checkpoint.facts)), probability
 
 
 @contextmanager

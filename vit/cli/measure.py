@@ -3,14 +3,19 @@
 import argparse
 import json
 
+import torch
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
-from vit.checkpoints.save import check_card
+from vit.checkpoints.save import check_card, record_facts
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
 from vit.errors import InvalidConfig, UserError
 from vit.explain import features, head_census, method_ranking
 from vit.progress import pictures_bar
 from vit.runs.error_search import write
+from vit.training.calibration import LEAST_PICTURES, calibrate
 from vit.training.evaluation import evaluate_checkpoint
 
 
@@ -19,17 +24,44 @@ def run_evaluate(options: argparse.Namespace) -> None:
     if options.report and not options.report.parent.is_dir():
         raise InvalidConfig(f"--report takes a file in a folder that exists, not {options.report}.")
     checkpoint = load_with_classes(options)
+    seen: list[tuple[Tensor, Tensor]] = []
+    if options.card:
+        check_card(checkpoint)
+        if checkpoint.custom_classes or checkpoint.model.activation != "softmax":
+            raise UserError(f"{checkpoint.name} does not choose one of its own classes, so it has no sure answers.")
     if options.report:
         _, result = write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
     else:
-        result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
+        result = evaluate_checkpoint(
+            checkpoint,
+            options.data,
+            root=options.data_root,
+            bar=not options.json,
+            observe=lambda images, labels, logits: seen.append((logits.cpu(), labels.cpu())) if options.card else None,
+        )
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | result._asdict()))
     else:
-        print(f"{result.accuracy:.2%} of {result.pictures:,} pictures right, loss {result.loss:.4f}")
+        print(
+            f"{result.accuracy:.2%} of {result.pictures:,} pictures right ({result.balanced:.2%} in the mean over the "
+            f"classes), loss {result.loss:.4f}"
+        )
         if result.remark:
             print(result.remark)
+    if options.card:
+        _record_threshold(checkpoint, options, *(torch.cat(each) for each in zip(*seen, strict=True)))
+
+
+def _record_threshold(checkpoint: Checkpoint, options: argparse.Namespace, logits: Tensor, labels: Tensor) -> None:
+    """Write into a checkpoint's card from which probability its answers are sure; the weights stay as they are."""
+    found = calibrate(logits, labels, temperature=1.0)
+    if found is None:
+        raise UserError(f"{len(labels)} pictures are too few for a threshold; it takes {LEAST_PICTURES}.")
+    facts = found.facts(f"test ({options.data})")
+    record_facts(checkpoint, facts)
+    if not options.json:
+        print(f"Sure from {found.threshold:.0%}: {facts['threshold_on']}.")
 
 
 def run_faithfulness(options: argparse.Namespace) -> None:

@@ -168,7 +168,11 @@ def _explain(command: argparse.ArgumentParser) -> None:
 
 def _evaluate(command: argparse.ArgumentParser) -> None:
     _add_test_pictures(command)
-    command.add_argument("--report", type=Path, metavar="FILE.npz", help="also save the prediction for each picture")
+    also = command.add_mutually_exclusive_group()
+    also.add_argument("--report", type=Path, metavar="FILE.npz", help="also save the prediction for each picture")
+    also.add_argument(
+        "--card", action="store_true", help="also write into the checkpoint's card from which probability it is sure"
+    )
     _add_classes(command)
     _add_checkpoint(command)
     _add_json(command)

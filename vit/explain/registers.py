@@ -15,14 +15,13 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from vit.explain.weight_views import outliers
+from vit.explain.weight_views import high_norm
 from vit.model.cpu import onednn_for
 from vit.model.layers import MLP
 from vit.model.transformer import Block, VisionTransformer, tokens_read
 
 Neuron = tuple[int, int]  # block, index in its MLP
 COUNT = 10  # maximum number of neurons that are moved
-LEAST = 3.0  # minimum norm of an outlier, in medians; DINOv2-g's have 4 and more
 _MIN_SHARE = 0.01  # minimum contribution of a neuron to the outliers' norms
 
 
@@ -33,8 +32,8 @@ class RegisterNeurons(NamedTuple):
         neurons: the strongest first; empty if there are no outliers.
         shares: share of each neuron in the contribution of all neurons to the outliers' norms, 0 to 1.
         block: first block after which there are outliers; -1 if there are none.
-        tokens: number of outlier patch tokens there, in all pictures: outliers as in
-            `vit.explain.weight_views.outliers` with a norm above `LEAST` medians.
+        tokens: number of outlier patch tokens there, in all pictures: see
+            `vit.explain.weight_views.high_norm`.
     """
 
     neurons: tuple[Neuron, ...]
@@ -53,7 +52,7 @@ def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor]) -> Re
     Args:
         pictures: (1, channels, height, width) each.
     """
-    outlying = [_high_norm(_norms(model, pixels)) for pixels in pictures]  # (L, P) each
+    outlying = [high_norm(_norms(model, pixels)) for pixels in pictures]  # (L, P) each
     counts = torch.stack([mask.sum(1) for mask in outlying]).sum(0)
     if not counts.any():
         return RegisterNeurons((), (), -1, 0)
@@ -111,11 +110,6 @@ def _blocks_with(model: VisionTransformer, replaced: Callable[[int, MLP], nn.Mod
         changed._modules = {**block._modules, "mlp": replaced(index, block.mlp)}
         blocks.append(changed)
     return nn.ModuleList(blocks)
-
-
-def _high_norm(norms: Tensor) -> Tensor:
-    """Return a mask of outliers whose norm is also above `LEAST` medians: (L, P) to bool (L, P)."""
-    return outliers(norms) & (norms > LEAST * norms.median(-1, keepdim=True).values)
 
 
 class _MovingMLP(nn.Module):

@@ -9,6 +9,7 @@ from vit.model.transformer import VisionTransformer
 
 COMPONENTS = 28  # maximum number of principal components of the filters
 TIMES = 6.0  # threshold of outliers, in median absolute deviations above the median
+LEAST = 3.0  # minimum norm of an artefact, in medians; DINOv2-g's have 4 and more
 
 
 def position_similarity(model: VisionTransformer) -> Tensor | None:
@@ -64,3 +65,15 @@ def outliers(norms: Tensor) -> Tensor:
     median = norms.median(-1, keepdim=True).values
     spread = (norms - median).abs().median(-1, keepdim=True).values
     return norms > median + TIMES * spread.clamp_min(1e-6)
+
+
+def high_norm(norms: Tensor) -> Tensor:
+    """Find artefacts: outliers whose norm is also above `LEAST` medians. They hold global information, not a patch's.
+
+    Args:
+        norms: (L, P).
+
+    Returns:
+        bool (L, P).
+    """
+    return outliers(norms) & (norms > LEAST * norms.median(-1, keepdim=True).values)

@@ -1,6 +1,6 @@
 """Settings of a training run: one validated model for the command line, the page and the run's config.json."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["cosine", "constant"]
-Balance = Literal["none", "loss", "sampling"]
+Balance = Literal["auto", "none", "prior", "loss", "sampling"]
 Start = Literal["paper", "mimetic"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -32,6 +32,24 @@ STORED = 1.25  # value of `TrainConfig.train_scale` for random crops
 _SIZES = (
     "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation", "layer_scale",
 )  # fmt: skip
+
+
+UNEQUAL = 3  # ratio of the largest to the smallest class above which "auto" balances
+
+
+def unequal(counts: Iterable[int]) -> bool:
+    """Whether classes with these numbers of training pictures differ so much that "auto" balances them.
+
+    >>> unequal([10, 30, 0]), unequal([10, 31])
+    (False, True)
+    """
+    some = [count for count in counts if count]
+    return bool(some) and max(some) > UNEQUAL * min(some)
+
+
+def resolve_balance(balance: Balance, counts: Iterable[int]) -> Balance:
+    """Replace "auto" by the balance of classes with these numbers of training pictures."""
+    return balance if balance != "auto" else "prior" if unequal(counts) else "none"
 
 
 class TrainConfig(BaseModel):
@@ -101,8 +119,10 @@ class TrainConfig(BaseModel):
     warmup_epochs: float = Field(1.0, ge=0, le=10000, description="epochs of linear warm-up; at most half of the run")
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     balance: Balance = Field(
-        "none",
-        description="balance classes of different size: by weights in the loss, or by resampling",
+        "auto",
+        description="balance classes of different size: by their shares added to the logits in the loss (prior), by "
+        "weights in the loss, or by resampling; auto: by prior if the largest has more than 3 times the pictures of "
+        "the smallest",
     )
     grad_clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 for no limit")
     ema: float = Field(

@@ -32,12 +32,36 @@ class Evaluation(NamedTuple):
         loss: mean cross-entropy [nats]; for a multi-label model binary cross-entropy, summed over the classes.
         pictures: number of pictures.
         remark: how the classes of the data were matched with the model's, for people; "" if their names are equal.
+        balanced: mean over the classes of the share of right answers; None if it was not computed.
     """
 
     accuracy: float
     loss: float
     pictures: int
     remark: str = ""
+    balanced: float | None = None
+
+
+class ClassCounts:
+    """Right answers and pictures of each class, added up over batches.
+
+    Args:
+        classes: number of classes.
+    """
+
+    def __init__(self, classes: int):
+        self._right, self._all = torch.zeros(classes), torch.zeros(classes)
+
+    def add(self, labels: Tensor, logits: Tensor) -> None:
+        """Add a batch: labels (B,) and logits (B, C)."""
+        labels = labels.cpu()
+        self._all += labels.bincount(minlength=len(self._all))
+        self._right += labels[logits.argmax(1).cpu() == labels].bincount(minlength=len(self._all))
+
+    def balanced(self) -> float:
+        """Return the mean, over the classes that have pictures, of the share of right answers."""
+        some = self._all > 0
+        return float((self._right[some] / self._all[some]).mean())
 
 
 @torch.inference_mode()
@@ -52,6 +76,7 @@ def evaluate(
     rank: int = 0,
     world: int = 1,
     arithmetic: Callable[[], AbstractContextManager[object]] = nullcontext,
+    observe: Callable[[Tensor, Tensor], None] = lambda labels, logits: None,
 ) -> Evaluation:
     """Classify every picture of a split; the model is left in evaluation mode.
 
@@ -63,6 +88,7 @@ def evaluate(
         tick: called after every batch with the share of this process's batches that are done, 0 to 1.
         rank, world: rank of this process, and number of processes.
         arithmetic: returns the autocast context for forward passes; none by default.
+        observe: called with each batch: labels (B,) and logits (B, C).
 
     Raises:
         ValueError: there are no pictures.
@@ -79,6 +105,7 @@ def evaluate(
     for i, (images, labels) in zip(own, batches, strict=True):
         with arithmetic():
             logits = model(normalise(images)).logits.float()
+        observe(labels, logits)
         sums[i, 0] = (logits.argmax(1) == labels).sum()
         sums[i, 1] = F.cross_entropy(logits, labels, reduction="sum")
         tick((i + 1) / len(parts))
@@ -112,6 +139,7 @@ def evaluate_checkpoint(
         )
     pictures, remark = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
     count, right, loss = len(pictures.labels), 0, torch.zeros(())
+    by_class = ClassCounts(len(checkpoint.labels))
     batch_size = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with restored_device(checkpoint.model), torch.inference_mode():
@@ -120,8 +148,9 @@ def evaluate_checkpoint(
             logits = model(normalise(images)).logits
             right += int((logits.argmax(1) == labels).sum())
             loss += _summed_loss(logits, labels, checkpoint.config.multi_label).cpu()
+            by_class.add(labels, logits)
             observe(images, labels, logits)
-    return Evaluation(right / count, float(loss) / count, count, remark)
+    return Evaluation(right / count, float(loss) / count, count, remark, by_class.balanced())
 
 
 def _summed_loss(logits: Tensor, labels: Tensor, multi_label: bool) -> Tensor:

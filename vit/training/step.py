@@ -19,7 +19,7 @@ from vit.files import replaced
 from vit.model.attention import Attention
 from vit.model.transformer import VisionTransformer
 from vit.out_of_memory import is_out_of_memory
-from vit.training.config import TrainConfig
+from vit.training.config import Balance, TrainConfig, resolve_balance
 from vit.training.cuda_graph import GraphedGradients
 from vit.training.distributed import Process
 from vit.training.optimizers import average_, make_optimizers, step_
@@ -68,7 +68,9 @@ class TrainStep:
     total_steps: int
     augment: Augmentation
     generators: RandomGenerators
-    class_weights: Tensor | None  # (C,), if the loss is balanced over the classes
+    balance: Balance  # not "auto"
+    class_weights: Tensor | None  # (C,), if the loss is balanced by weights
+    log_prior: Tensor | None  # (C,), if the loss is balanced by the classes' shares
     parts: int  # micro-batches per batch
     graphed: GraphedGradients | None  # computes the gradients on a GPU, if the run is compiled
 
@@ -87,9 +89,10 @@ class TrainStep:
         if config.compile and process.device.type == "cuda":  # fuses the augmentation's many small kernels
             self.augment = self.augment.compiled()
         self.generators = RandomGenerators(process.device)
-        balanced = config.balance == "loss"
-        weights = class_weights(data.train.labels, len(data.classes)) if balanced else None
-        self.class_weights = None if weights is None else weights.to(process.device)
+        weights = class_weights(data.train.labels, len(data.classes)).to(process.device)
+        self.balance = resolve_balance(config.balance, data.train.labels.bincount().tolist())
+        self.class_weights = weights if self.balance == "loss" else None
+        self.log_prior = -weights.log() if self.balance == "prior" else None
         self.parts = 1
         whole = config.compile and process.device.type == "cuda" and process.world == 1
         self.graphed = GraphedGradients(self.gradients, model.parameters()) if whole else None
@@ -163,8 +166,13 @@ class TrainStep:
         return total
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of logits (B, C), weighted by class if the loss is balanced."""
+        """Return the mean cross-entropy of logits (B, C), balanced over the classes if the run asks for it.
+
+        Source of the balance by prior: Menon et al. 2021, arXiv 2007.07314, equation 10 with tau = 1.
+        """
         smoothing = self.config.label_smoothing
+        if self.log_prior is not None:
+            logits = logits + self.log_prior
         if self.class_weights is None:
             return F.cross_entropy(logits, targets, label_smoothing=smoothing)
         each = F.cross_entropy(logits, targets, weight=self.class_weights, label_smoothing=smoothing, reduction="none")

@@ -25,9 +25,10 @@ from vit.model.transformer import VisionTransformer
 from vit.out_of_memory import is_out_of_memory
 from vit.training import probe
 from vit.training.adaptation import adapt_, merged
+from vit.training.calibration import calibrate
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, exact_products
-from vit.training.evaluation import Evaluation, evaluate
+from vit.training.evaluation import ClassCounts, Evaluation, evaluate
 from vit.training.fine_tuning import Base, load_weights_, resolve, start_of
 from vit.training.memory import parts_that_fit
 from vit.training.pictures import RunData, open_data
@@ -127,6 +128,12 @@ class Trainer:
         self.update = TrainStep(config, run, process, self.data, model.to(process.device))
         self.state = StateFile(run)
         self.progress, self.notes = Progress(), []
+        if config.balance == "auto" and self.update.balance != "none":
+            counts = self.data.train.labels.bincount()
+            self.notes.append(
+                f"The classes have {int(counts[counts > 0].min()):,} to {int(counts.max()):,} pictures, so the loss "
+                "balances them (balance=none switches this off)."
+            )
         self._saved = time.monotonic()
 
     def fit_into_memory(self) -> None:
@@ -262,7 +269,7 @@ class Trainer:
         epoch, first = divmod(self.progress.step, data.steps_per_epoch)
         generators.seed(self.config.seed, -1 - epoch)  # negative, so that it differs from the seeds of all steps
         shuffle = torch.Generator().manual_seed(generators.host.getrandbits(63))
-        if self.config.balance == "sampling":
+        if self.update.balance == "sampling":
             labels = data.train.labels.cpu()
             shares = class_weights(labels, len(data.classes))[labels]
             order = torch.multinomial(shares, len(labels), replacement=True, generator=shuffle)
@@ -310,14 +317,22 @@ class Trainer:
 
     def _run_test(self, recorder: Recorder) -> None:
         """Evaluate the best checkpoint on the test pictures, like `python -m vit evaluate`, for its model card."""
+        self._calibrate()
         best = load_checkpoint(self.state.path.parent / "best")
         model = best.model.to(self.process.device)
+        by_class = ClassCounts(len(best.labels))
         with exact_products():
             test = evaluate(
-                model, self.data.test, self.data.normalise, device=self.process.device, tick=recorder.testing
+                model,
+                self.data.test,
+                self.data.normalise,
+                device=self.process.device,
+                tick=recorder.testing,
+                observe=by_class.add,
             )
         model.cpu()
         facts = {
+            "balanced_accuracy": round(by_class.balanced(), 4),
             "accuracy": round(test.accuracy, 4),
             "accuracy_on": f"{test.pictures:,} test pictures, evaluated once, with the weights of the epoch selected "
             f"on {len(self.data.validation.labels):,} validation pictures",
@@ -326,6 +341,37 @@ class Trainer:
         self.progress.test = test
         recorder.test(self.progress.best_epoch, test)
         self._save_state()
+
+    def _calibrate(self) -> None:
+        """Divide the head of the best checkpoint by a temperature, and record the threshold of sure answers.
+
+        In the head, the temperature reaches every library that the checkpoint is converted for.
+        """
+        best, data = load_checkpoint(self.state.path.parent / "best"), self.data
+        model, head = best.model, best.model.head
+        if model.activation != "softmax" or not isinstance(head, Linear):
+            return
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        with exact_products():
+            evaluate(
+                model.to(self.process.device),
+                data.validation,
+                data.normalise,
+                device=self.process.device,
+                observe=lambda labels, logits: seen.append((logits.cpu(), labels.cpu())),
+            )
+        model.cpu()
+        logits, labels = (torch.cat(each) for each in zip(*seen, strict=True))
+        if (found := calibrate(logits, labels)) is None:
+            return
+        temperature = round(found.temperature, 4)
+        with torch.no_grad():
+            for tensor in (head.weight, head.bias):
+                if tensor is not None:
+                    tensor.div_(temperature)
+        before = best.facts.get("temperature", 1.0)  # of a test that was interrupted
+        facts = {**best.facts, "temperature": before * temperature, **found.facts("validation")}
+        save_checkpoint(best.path, model, best.labels, best.preprocess, facts)
 
     def _snapshot_writer(self) -> SnapshotWriter:
         """Choose a few validation pictures, to be explained after every validation."""

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.confidence import is_sure
 from vit.data.datasets import load_dataset
 from vit.explain import sensitivity
 from vit.explain.maps import entropy
@@ -64,12 +65,14 @@ class PictureResult(NamedTuple):
         entropy: normalised entropy of the output's attention in the last block, averaged over heads: 0 for one token,
             1 for uniform.
         thumbnail: JPEG of the model's input with the map.
+        sure: whether the answer is sure; None if the checkpoint has no threshold, see `vit.checkpoints.confidence`.
     """
 
     label: str
     confidence: float | None
     entropy: float
     thumbnail: bytes
+    sure: bool | None = None
 
 
 class EvaluatedPicture(NamedTuple):
@@ -115,11 +118,13 @@ def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str, sett
         return PictureResult("", None, _spread(attention), _thumbnail(image, heatmap, checkpoint))
     recorded = RecordedPass.of_class(checkpoint.model, pixels)
     target = recorded.record.target
+    label, probability = checkpoint.labels[target], checkpoint.model.probabilities(recorded.record.logits[0])[target]
     return PictureResult(
-        checkpoint.labels[target],
-        float(checkpoint.model.probabilities(recorded.record.logits[0])[target]),
+        label,
+        float(probability),
         _spread(recorded.record.last_attention()),
         _thumbnail(image, heatmap_of(recorded, method, **settings), checkpoint),
+        is_sure([(label, float(probability))], checkpoint.facts),
     )
 
 

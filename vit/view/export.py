@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.confidence import is_sure
 from vit.errors import UserError
 from vit.explain import methods
 from vit.explain.components import Components
@@ -64,7 +65,7 @@ class MapView:
         """Build the map to export; the attention map if the record lacks the data of the selected view.
 
         Args:
-            payload: provides the end of the shared colour scale; without it, the map has its own scale.
+            payload: provides the end of the grid's colour scale; without it, the map has its own scale.
         """
         numbers, facts = weights(record, selection), facts_of(record, selection)
         low, top = _scale_ends(record, selection, numbers, payload)
@@ -267,6 +268,8 @@ def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoin
         "scale": {"unit": map_view.unit, "low": map_view.low, "top": map_view.top},
         "predictions": [prediction._asdict() for prediction in explanation.predictions[:JSON_PREDICTIONS]],
     }
+    if (sure := is_sure(explanation.predictions, checkpoint.facts)) is not None:
+        meta["sure"] = sure
     if map_view.colours is not None:
         meta["colours"] = [[_decimals(patch) for patch in row] for row in map_view.colours]
     return json.dumps(meta, ensure_ascii=False, indent=1).encode()
@@ -339,15 +342,14 @@ def _scale_ends(record: AttentionRecord, selection: Selection, numbers: Tensor, 
         others = numbers[patches[patches != selection.token]]
         spread = selection.scale == "own" and len(others) > 0 and bool(others.max() > others.min())
         return (float(others.min()), float(others.max())) if spread else (0.0, 1.0)
+    most = _strongest_patch(numbers, record, without=selection.token if view == "rollout" else None)
     if view == "rollout" or own:
-        return 0.0, _strongest_patch(numbers, record, without=selection.token if view == "rollout" else None)
-    if view == "pool":
-        return 0.0, read_header(payload)["pool_top"]
-    return 0.0, shared_top(payload, selection)
+        return 0.0, most
+    return 0.0, min(most, read_header(payload)["pool_top"] if view == "pool" else shared_top(payload, selection))
 
 
 def shared_top(payload: bytes, selection: Selection) -> float:
-    """Return the end of the viewer's shared colour scale for the selected token."""
+    """Return the end of the colour scale of the viewer's grid for the selected token."""
     tops = unpack(payload)[1]["tops"]  # (2, N)
     return float(tops[0 if selection.direction == "from" else 1, selection.token])
 

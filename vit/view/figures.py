@@ -3,6 +3,7 @@
 import numpy as np
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.confidence import is_sure, qualified
 from vit.view.captions import clear, outline, token_name
 from vit.view.explanation import Explanation
 from vit.view.export import MapView, shared_top
@@ -38,7 +39,8 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
         parts.append(f"computed in {str(record.queries[0].dtype).removeprefix('torch.')}")
     if explanation.predictions:
         label, probability = explanation.predictions[0]
-        parts.append(f"predicted {label}, {probability:.1%}")
+        sure = is_sure(explanation.predictions, checkpoint.facts)
+        parts.append(f"predicted {qualified(label, sure)}, {probability:.1%}")
     return ". ".join(part[:1].upper() + part[1:] for part in parts if part) + "."
 
 

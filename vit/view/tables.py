@@ -108,6 +108,7 @@ def sheet_table(results: Sequence[EvaluatedPicture]) -> list[Row]:
             "truth": one.picture.truth or None,
             "prediction": one.result.label or None,
             "confidence": one.result.confidence,
+            "sure": one.result.sure,
             "right": one.correct,
             "spread": one.result.entropy,
             "faithfulness": one.verdict.correlation if one.verdict else None,

@@ -196,7 +196,7 @@ _PROPOSED: dict[str, Range | Choices] = {
     "pool": Choices(("cls", "mean")),
     "optimizer": Choices(("adamw", "muon")),
     "schedule": Choices(("cosine", "constant")),
-    "balance": Choices(("none", "loss", "sampling")),
+    "balance": Choices(("none", "prior", "loss", "sampling")),
     "start": Choices(("paper", "mimetic")),
     "seed": Choices((0, 1, 2)),
 }

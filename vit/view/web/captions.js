@@ -87,6 +87,7 @@ export const GLOSSARY = {
   prefix: "Tokens before the patches, which belong to no place in the picture: the answer is read from the class token, registers store information about the whole picture",
   faithful:
     "Random parts of the picture were masked, the same ones for every map. The number is the correlation between this map's total weight in a mask and how far the class drops without those patches: 1 is perfect, 0 is no relation. Chance: shifted and mirrored copies of the map. Removal map: fitted to these drops, scored on masks that it was not fitted to",
+  artefact: "The features of this patch have an outlying norm: models without registers store information about the whole picture in such patches, so it says little about its place (Darcet et al. 2024)",
   cosine: "Cosine of two tokens' features: 1 is the same direction, 0 is unrelated",
 };
 
@@ -288,8 +289,9 @@ export function answerText({ target, before, after, answer }) {
  * @param {number} top
  * @param {boolean} shared another map of the same kind uses the same scale
  * @param {boolean} [whole] the map's weights sum to 100%
+ * @param {boolean} [exceeded] the map has stronger patches than the end of the scale
  */
-export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true) {
+export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true, exceeded = false) {
   const alone = "Colours of two maps cannot be compared.";
   if (view === "components") return "Red, green and blue: the three directions in which the features of the patches differ most. Black patches are outliers: the norm of their features is far larger than that of the others.";
   if (view === "similar")
@@ -304,6 +306,7 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
     view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}${whole ? ", in shares of all its weight" : ""}: ${other}`
     : view === "rollout" ? both ? `One scale for both rollouts: ${other}` : translate("This rollout alone: {other}", { other })
     : scale === "own" ? translate("This map alone: it ends at its strongest patch, {top}. Colours of two maps cannot be compared.", { top: percent(top) })
+    : !exceeded ? translate("The large map ends at its strongest patch, {top}; the maps of the grid have one scale.", { top: percent(top) })
     : view === "pool" ? `One scale for every head of the pooling query: ${ends}`
     : pool ? `One scale for every block and head; the pooling query has another. For this query ${ends}`
     : translate("One scale for every block and head. For this query {ends}", { ends });

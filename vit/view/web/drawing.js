@@ -51,7 +51,7 @@ function computeMap(viewer, view, query, leader) {
   if (view === "rollout") map.showRollout(state, computed);
   else if (view === "relevance") map.showRelevance(state, chainOf(viewer), computed);
   else {
-    group.commonTop(view, 0);
+    if (comparesFeatures(view)) group.commonTop(view, 0);
     if (view === "similar") map.showSimilar(state, viewer.features, leader);
     else if (view === "components") map.showComponents(state, viewer.features, leader);
     else computeCell(viewer, view);
@@ -62,14 +62,19 @@ function computeMap(viewer, view, query, leader) {
 }
 
 /**
+ * Compute a map of the grid. It ends at its strongest patch, because many maps would be invisible on the grid's scale,
+ * but not above that scale, where one strong patch would hide the others.
+ *
  * @param {Viewer} viewer
  * @param {View} view
  */
 function computeCell({ engine, payload, state, group, map, grid }, view) {
   const { r } = state.cell;
   const before = engine.done[r];
+  map.showCell(engine, state);
   const shared = view === "pool" ? payload.poolTop : group.sharedTop(state.query, state.selection.direction);
-  map.showCell(engine, state, shared);
+  const most = map.ready ? group.commonTop(view, map.strongest(-1)) : shared;
+  map.top = state.selection.scale === "own" ? most : Math.min(most, shared);
   if (engine.done[r] && !before) grid.showRow(r); // computed outside of `Grid`, which will not paint it again
 }
 

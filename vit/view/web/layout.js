@@ -27,12 +27,14 @@ function extent(from, to, length, longest) {
 }
 
 /**
- * Return the visible area in pixels of the picture.
+ * Return the visible area in pixels of the picture: the model's input, or with "Whole photo" also what surrounds it.
  *
+ * @param {Page} page
  * @param {PayloadLayout} payload
  */
-function shownArea({ header: { picture, box } }) {
+function shownArea(page, { header: { picture, box } }) {
   const [left, top, right, bottom] = box;
+  if (!page.control("whole").checked) return { x0: left, y0: top, width: right - left, height: bottom - top };
   const [x0, x1] = extent(left, right, picture.width, LONGEST * (bottom - top));
   const [y0, y1] = extent(top, bottom, picture.height, LONGEST * (right - left));
   return { x0, y0, width: x1 - x0, height: y1 - y0 };
@@ -46,7 +48,9 @@ function shownArea({ header: { picture, box } }) {
  */
 export function placePicture(page, payload) {
   const { picture, box } = payload.header;
-  const { x0, y0, width, height } = shownArea(payload);
+  const { x0, y0, width, height } = shownArea(page, payload);
+  const [left, top, right, bottom] = box;
+  page.find("label.whole").hidden = left <= 0 && top <= 0 && right >= picture.width && bottom >= picture.height;
   /** @type {(element: HTMLElement, l: number, t: number, r: number, b: number) => void} */
   const put = (element, l, t, r, b) => {
     Object.assign(element.style, {
@@ -79,7 +83,7 @@ export function placeMaps(page, payload, mosaic) {
   style.setProperty("--maps", String(mapsAspect));
   style.setProperty("--tiles", String(mosaic.width / mosaic.tileWidth));
   // The readings go below the shorter column; chips and legend take about a tenth of the width.
-  const { width, height } = shownArea(payload);
+  const { width, height } = shownArea(page, payload);
   page.find(".body").classList.toggle("low", height / width + 0.2 < 0.88 / mapsAspect);
   labelColumns(page.find(".labels.columns"), payload, mosaic);
   labelRows(page.find(".labels.rows"), payload, mosaic);

@@ -50,13 +50,13 @@ export class Legend {
    */
   draw(map, view, { scale }, mean, shared, query, read, whole, features) {
     this.drawCaret(map, read);
-    this.drawOverflow(map, view, query);
+    const exceeded = this.drawOverflow(map, view, query);
     if (map.colours && features) setText(this.page.find(".shares"), sharesText(features));
-    const key = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared} ${whole}`;
+    const key = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared} ${whole} ${exceeded}`;
     if (this.drawnKey === key) return;
     this.drawnKey = key;
     this.drawScale(map, view);
-    this.drawDescription(map, view, scale, mean, shared, whole);
+    this.drawDescription(map, view, scale, mean, shared, whole, exceeded);
   }
 
   /**
@@ -73,7 +73,7 @@ export class Legend {
   }
 
   /**
-   * Show a marker if patches exceed the end of the scale.
+   * Show a marker if patches exceed the end of the scale; return whether they do.
    *
    * @param {PictureMap} map
    * @param {View} view
@@ -83,8 +83,10 @@ export class Legend {
     const traced = view === "rollout" || view === "relevance";
     const most = comparesFeatures(view) ? 0 : map.strongest(traced ? query : -1);
     const beyond = this.page.find(".beyond");
-    beyond.hidden = !(most > map.top * 1.005);
+    const exceeded = most > map.top * 1.005;
+    beyond.hidden = !exceeded;
     beyond.title = beyond.hidden ? "" : translate("Stronger patches, up to {most}, have the last colour", { most: percent(most) });
+    return exceeded;
   }
 
   /**
@@ -136,12 +138,13 @@ export class Legend {
    * @param {number} mean
    * @param {boolean} shared
    * @param {boolean} whole
+   * @param {boolean} exceeded
    */
-  drawDescription({ low, top, payload }, view, scale, mean, shared, whole) {
+  drawDescription({ low, top, payload }, view, scale, mean, shared, whole, exceeded) {
     const legend = this.page.find(".legend");
     const clear = mean && view !== "components" ? clearText(view, low + (mean / 255) * (top - low)) : "";
     const ends = comparesFeatures(view) ? { low: signed(low), top: signed(top) } : { low: "0", top: percent(top) };
-    const text = legendText(payload, view, scale, low, top, shared, whole) + clear;
+    const text = legendText(payload, view, scale, low, top, shared, whole, exceeded) + clear;
     legend.title = text;
     legend.setAttribute("aria-label", `${translate("Colour scale from {low} to {top}.", ends)} ${text}`);
   }

@@ -3,7 +3,7 @@
 import { NEAREST } from "./picture_map.js";
 
 // controls whose value is no field of the selection, or changes several fields
-const SPECIAL = ["fuse_blocks", "fuse_heads", "lines", "paint"];
+const SPECIAL = ["fuse_blocks", "fuse_heads", "lines", "whole", "paint"];
 
 /** The elements of one instance of `viewer.html`. */
 export class Page {

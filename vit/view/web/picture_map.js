@@ -49,13 +49,11 @@ export class PictureMap {
    *
    * @param {Engine} engine
    * @param {State} state
-   * @param {number} top end of the shared scale
    */
-  showCell(engine, state, top) {
+  showCell(engine, state) {
     const { r, c } = state.cell;
     const ready = engine.ensureCell(r, c);
     this.setValues(engine.values, engine.offset(r, c), ready);
-    this.top = ready && state.selection.scale === "own" ? this.strongest(-1) : top;
   }
 
   /**

@@ -1,6 +1,7 @@
 // Pointer, touch and keyboard input. Only choices are sent to Python (clicks, and keys after a pause), never hovering.
 
 import { readValue, showValue } from "./controls.js";
+import { placeMaps, placePicture } from "./layout.js";
 
 /** @import { Effect } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
@@ -189,6 +190,10 @@ function listenToChoices(viewer) {
     });
   page.control("lines").addEventListener("change", () => {
     page.find(".lines").hidden = !page.control("lines").checked;
+  });
+  page.control("whole").addEventListener("change", () => {
+    placePicture(page, viewer.payload);
+    placeMaps(page, viewer.payload, viewer.mosaic);
   });
 }
 

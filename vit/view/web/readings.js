@@ -15,7 +15,7 @@ import { translate } from "./words.js";
 export class Readings {
   /** @param {Page} page */
   constructor(page) {
-    this.boxes = /** @type {NodeListOf<HTMLElement>} */ (page.root.querySelectorAll(".readings > div"));
+    this.boxes = /** @type {NodeListOf<HTMLElement>} */ (page.root.querySelectorAll(".folded .readings > div"));
     this.rows = [...this.boxes].map((row) => [...row.children]);
     this.value = NaN; // weight or cosine of the token under the pointer
   }
@@ -82,7 +82,9 @@ export class Readings {
     const most = values[at + best];
     if (!(most > 0)) return this.setReading(2, translate("Strongest patch"), "–", translate("every patch is 0"), GLOSSARY.uniform);
     const detail = translate("{share} · {times} uniform", { share: percent(most), times: multiple(most * payload.tokens) });
-    this.setReading(2, translate("Strongest patch"), position(payload, best), detail, GLOSSARY.uniform);
+    const artefact = payload.header.artefacts?.includes(best);
+    const meaning = artefact ? GLOSSARY.artefact : GLOSSARY.uniform;
+    this.setReading(2, translate("Strongest patch"), position(payload, best), artefact ? `${detail} · an artefact` : detail, meaning);
   }
 
   /**

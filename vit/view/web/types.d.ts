@@ -48,6 +48,7 @@ export interface Header {
   box: [number, number, number, number];
   colormaps: string[];
   pool_top?: number;
+  artefacts?: number[];
   target?: string;
   ceiling?: number;
   decidable?: boolean;
@@ -102,6 +103,12 @@ export interface Ablation {
   answer: string;
 }
 
+/** The most probable classes, and a note on them. */
+export interface Answers {
+  bars: [label: string, probability: number][];
+  note: string;
+}
+
 /** See `vit.explain.sensitivity.Verdict`. */
 export interface Verdict {
   correlation: number;
@@ -124,6 +131,7 @@ export interface Message {
   paintable: boolean;
   occlusion: Occlusion | null;
   ablation?: Ablation | null;
+  answers?: Answers | null;
   masks?: string;
   features?: string | null;
   model?: string;

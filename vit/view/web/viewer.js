@@ -1,5 +1,6 @@
 // The viewer: handles messages from Python, connects its parts and schedules drawing.
 
+import { showAnswers } from "./answers.js";
 import { Mosaic } from "./canvas.js";
 import { Chips } from "./chips.js";
 import { Colours } from "./colours.js";
@@ -161,6 +162,7 @@ export class Viewer {
     this.group.join(message.group);
     this.root.classList.toggle("compact", message.compact);
     this.page.find(".painting").hidden = !message.paintable;
+    showAnswers(this.page, message.answers ?? null);
     this.state.method = message.method;
     const revised = message.revision !== this.revision;
     if (revised) this.startRevision(message);

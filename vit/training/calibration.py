@@ -1,0 +1,94 @@
+"""Calibration: a temperature that makes probabilities honest, and a threshold below which an answer is not sure."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+LEAST_PICTURES = 20  # with fewer pictures there is no threshold
+RIGHT = 0.9  # share of right answers among those that are sure
+KEPT = 0.95  # at most this share of the right answers is sure: a model that is nearly always right still needs a limit
+_HALVINGS = 40  # of the interval that contains the temperature
+_RANGE = 0.05, 20.0  # of temperatures
+
+
+class Calibration(NamedTuple):
+    """What a calibration found.
+
+    Attributes:
+        temperature: divides the logits.
+        threshold: probability from which an answer is sure; 1 if no answer ever is.
+        sure: share of the pictures whose answer is sure.
+        right: share of right answers among these.
+        pictures: number of pictures.
+    """
+
+    temperature: float
+    threshold: float
+    sure: float
+    right: float
+    pictures: int
+
+    def facts(self, kind: str) -> dict[str, Any]:
+        """Return the facts for a checkpoint's card.
+
+        Args:
+            kind: the pictures, such as "validation".
+        """
+        sure = f"{self.sure:.0%} of {self.pictures:,} {kind} pictures have a sure answer"
+        right = f"; {self.right:.0%} of these are right" if self.sure else ""
+        return {"threshold": math.floor(1e4 * self.threshold) / 1e4, "threshold_on": sure + right}
+
+
+def calibrate(logits: Tensor, labels: Tensor, temperature: float | None = None) -> Calibration | None:
+    """Choose temperature and threshold on pictures that the model was not trained on; None for too few pictures.
+
+    The threshold is the smallest at which `RIGHT` of the sure answers are right, and at which at most `KEPT` of the
+    right answers are sure. The second limit stands in for pictures of unknown things, which a folder of classes lacks.
+
+    Args:
+        logits: (n, C).
+        labels: (n,).
+        temperature: None for the one with the lowest cross-entropy.
+
+    Source of the temperature: Guo et al. 2017, arXiv 1706.04599, section 4.2.
+    """
+    if len(labels) < LEAST_PICTURES:
+        return None
+    logits, labels = logits.double().cpu(), labels.cpu()
+    temperature = fit_temperature(logits, labels) if temperature is None else temperature
+    probabilities, answers = (logits / temperature).softmax(1).max(1)
+    order = probabilities.argsort(descending=True, stable=True)
+    probabilities, right = probabilities[order], (answers == labels)[order]
+    shares = right.cumsum(0) / torch.arange(1, len(right) + 1)  # right answers among the most probable 1, 2, ...
+    enough = (shares >= RIGHT).nonzero()
+    if not len(enough):
+        return Calibration(temperature, 1.0, 0.0, 0.0, len(labels))
+    of_right = probabilities[right]
+    at_most = of_right[min(math.ceil(KEPT * len(of_right)), len(of_right)) - 1]
+    threshold = float(max(probabilities[enough[-1, 0]], at_most))
+    sure = probabilities >= threshold
+    return Calibration(
+        temperature, threshold, float(sure.double().mean()), float(right[sure].double().mean()), len(labels)
+    )
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Return the temperature with the lowest mean cross-entropy, by bisection: its derivative has one zero.
+
+    Smoothed labels keep it finite if all answers are right, as in Platt's scaling (1999, section 2.2).
+
+    Args:
+        logits: (n, C), float64.
+        labels: (n,).
+    """
+    smoothing = 1 / (len(labels) + 2)
+    low, high = map(math.log, _RANGE)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        scale = torch.tensor(math.exp(-middle), dtype=logits.dtype, requires_grad=True)
+        [slope] = torch.autograd.grad(F.cross_entropy(logits * scale, labels, label_smoothing=smoothing), scale)
+        low, high = (middle, high) if slope > 0 else (low, middle)  # a smaller scale is a higher temperature
+    return math.exp((low + high) / 2)
