@@ -30,7 +30,7 @@ from vit.explain.settings import Fusion
 from vit.images import samples
 from vit.images.encode import encode_image
 from vit.view import reports, tables
-from vit.view.captions import format_block_and_head, format_duration
+from vit.view.captions import file_stem, format_block_and_head, format_duration
 from vit.view.contact_sheet import (
     FEW_PICTURES,
     MASKS,
@@ -168,14 +168,18 @@ def show() -> None:
     results = sort_pictures(results, order, first == "lowest") if order else results
     on_page = pick_page(results)
     captions = draw(on_page, name, source, checkpoint, shown_map)
+    stem = file_stem(checkpoint.name, checkpoint.preprocess.size, "sheet")
     with st.container(horizontal=True):
         download_buttons.numbers(
             "Sheet",
             lambda: tables.sheet_table(results),
             lambda: {"checkpoint": tables.facts_of(checkpoint), "map": shown_map.described, "source": source},
+            stem,
         )
         facts = f"{reports.describe(checkpoint)} Map: {shown_map.words}."
-        download_buttons.pdf("Sheet", lambda: reports.sheet_report(results, [printed(one) for one in results], facts))
+        download_buttons.pdf(
+            "Sheet", lambda: reports.sheet_report(results, [printed(one) for one in results], facts), stem
+        )
     if measures and any(one.verdict is None for one in on_page):
         measure_all(checkpoint, on_page, shown_map, request, captions)
         st.rerun()  # to sort by faithfulness, and to show its column

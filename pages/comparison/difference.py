@@ -14,6 +14,7 @@ from pages.shared import download_buttons
 from vit.explain import map_comparison
 from vit.explain.methods import METHODS
 from vit.view import export, map_pictures, reports, tables
+from vit.view.captions import file_stem
 from vit.view.overlay import signed_overlay
 from vit.view.payload import read_header
 from vit.view.stored_record import picture_of
@@ -77,6 +78,8 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
         if one_picture(left) != one_picture(right):
             st.caption("The pictures differ; the left one is shown below the colours.")
         st.caption("The difference follows what is clicked and pinned above, not the pointer.")
+        whose = [side.example.checkpoint.name if side.example.checkpoint else "epoch" for side in (left, right)]
+        stem = file_stem("-".join(whose), left.example.explanation.preprocess.size, "difference")
         with st.container(horizontal=True):
             download_buttons.numbers(
                 "Difference",
@@ -86,8 +89,9 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
                     "left": facts_of(left, names[0]),
                     "right": facts_of(right, names[1]),
                 },
+                stem,
             )
-            download_buttons.pdf("Difference", lambda: report(sides, both, correlation))
+            download_buttons.pdf("Difference", lambda: report(sides, both, correlation), stem)
 
 
 def report(sides: Sequence[tuple[Side, Selection]], both: Tensor, correlation: float | None) -> bytes:

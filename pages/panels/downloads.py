@@ -18,7 +18,7 @@ from pages.shared.escape import with_code
 from vit.errors import UserError
 from vit.images import decode, video
 from vit.view import animation, code_snippet, export, figures, map_pictures, standalone_page
-from vit.view.captions import file_stem
+from vit.view.captions import file_stem, map_stem
 
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
@@ -54,7 +54,12 @@ def show(
             passed to the viewer.
     """
     facts = code or export.facts_of(explanation.record, selection)
-    stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
+
+    def named(what: str) -> str:
+        return file_stem(checkpoint.name, explanation.preprocess.size, what, source.name)
+
+    stem = named(map_stem(facts, checkpoint.labels[facts["target"]] if "target" in facts else ""))
+    heads_stem = named(_heads_stem(explanation, selection))
 
     @cache
     def drawn_map() -> export.MapView:  # takes seconds for a large model, so it is computed on the first download
@@ -73,7 +78,7 @@ def show(
         download_buttons.file(
             "All heads as PNG",
             partial(map_pictures.grid_png, explanation, selection),
-            f"{_heads_stem(explanation, selection, source)}.png",
+            f"{heads_stem}.png",
             "image/png",
             key="heads.png",
         )
@@ -81,7 +86,7 @@ def show(
         download_buttons.file(
             f"All attention as NPZ ({size / 1e6:.1f} MB)",
             lambda: export.view_npz(explanation, selection, checkpoint, drawn_map()),
-            f"{stem}.npz",
+            f"{named('all-attention')}.npz",
             "application/octet-stream",
             key="npz",
             disabled=size > export.MAX_BYTES,
@@ -90,7 +95,7 @@ def show(
             else "More than 1 GB: choose a smaller input size.",
         )
         with st.popover("More files", width="content"):
-            _figures(explanation, selection, checkpoint, source, drawn_map, stem)
+            _figures(explanation, selection, checkpoint, source, drawn_map, stem, heads_stem)
             st.markdown("**Other files** of what is shown")
             with st.container(horizontal=True):
                 _others(explanation, selection, checkpoint, source, drawn_map, viewer, others, stem)
@@ -98,10 +103,10 @@ def show(
         _code(explanation, checkpoint, source, facts)
 
 
-def _heads_stem(explanation: Explanation, selection: Selection, source: Source) -> str:
-    """Return the file name, without extension, of a picture of all heads, which show attention in every view."""
+def _heads_stem(explanation: Explanation, selection: Selection) -> str:
+    """Name the picture of all heads, which show attention in every view."""
     facts = export.facts_of(explanation.record, replace(selection, view="attention"))
-    return f"{file_stem(source.name, {name: facts[name] for name in ('method', 'query', 'direction')})}-heads"
+    return f"{map_stem({name: facts[name] for name in ('method', 'query', 'direction')})}-heads"
 
 
 def _figures(
@@ -111,6 +116,7 @@ def _figures(
     source: Source,
     drawn_map: Callable[[], export.MapView],
     stem: str,
+    heads_stem: str,
 ) -> None:
     """Draw the controls for figures for print, of the map or of all heads."""
 
@@ -130,7 +136,7 @@ def _figures(
         kind = _choice("File", "PNG", "SVG", "PDF")
         width = _choice("Width", "85 mm", "180 mm")
         draw_it = partial(draw, what, kind.lower(), float(width.removesuffix(" mm")))
-        name = _heads_stem(explanation, selection, source) if what == "All heads" else f"{stem}-figure"
+        name = heads_stem if what == "All heads" else f"{stem}-figure"
         download_buttons.file(
             "Figure",
             draw_it,

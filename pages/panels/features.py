@@ -22,6 +22,7 @@ from vit.images import decode, samples
 from vit.images.encode import encode_image
 from vit.view import features_sheet
 from vit.view.animation import Film
+from vit.view.captions import file_stem
 from vit.view.features_sheet import Picture
 
 SAMPLES, OWN = "the samples", "your own pictures"
@@ -63,7 +64,8 @@ def show(example: Example) -> None:
     pictures = _pictures(example, images, names, block)
     of = components([one.features for one in pictures], foreground=foreground)
     _show_colours(pictures, of)
-    stem = f"features-block-{block}"
+    named = partial(file_stem, example.checkpoint.name, example.explanation.preprocess.size)
+    stem = named(f"features-block-{block}")
 
     def film() -> Film:
         return features_sheet.over_blocks((_read(example, images, one) for one in range(blocks)), foreground)
@@ -83,7 +85,7 @@ def show(example: Example) -> None:
             "application/octet-stream",
         )
         about_film = "The picture that is shown, from the first block to the last."
-        download_buttons.films("Colours over blocks", film, "features-blocks", about_film)
+        download_buttons.films("Colours over blocks", film, named("features-blocks"), about_film)
     if by_block:
         _show_blocks(example, images, names, foreground)
 

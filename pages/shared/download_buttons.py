@@ -30,28 +30,31 @@ def file(
     )
 
 
-def numbers(what: str, rows: Callable[[], Sequence[tables.Row]], about: Callable[[], Mapping[str, Any]]) -> None:
+def numbers(
+    what: str, rows: Callable[[], Sequence[tables.Row]], about: Callable[[], Mapping[str, Any]], stem: str
+) -> None:
     """Draw a download button for each table format.
 
     Args:
-        what: content of the table, such as "Heads"; also the file's name.
+        what: content of the table, such as "Heads".
         rows, about: see `vit.view.tables.encode`; called on click.
+        stem: file name without extension, see `vit.view.captions.file_stem`.
     """
 
     def make(kind: tables.Kind) -> bytes:
         return tables.encode(kind, rows(), about())
 
     for kind, mime in TABLES.items():
-        file(f"{what} as {kind}", partial(make, kind), f"{what.lower()}.{kind.lower()}", mime)
+        file(f"{what} as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime)
 
 
-def pdf(what: str, draw: Callable[[], bytes]) -> None:
+def pdf(what: str, draw: Callable[[], bytes], stem: str) -> None:
     """Draw a download button for a PDF, which is created on click.
 
     Args:
-        what: content of the file, see `numbers`.
+        what, stem: see `numbers`.
     """
-    file(f"{what} as PDF", draw, f"{what.lower()}.pdf", "application/pdf")
+    file(f"{what} as PDF", draw, f"{stem}.pdf", "application/pdf")
 
 
 def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:

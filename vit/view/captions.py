@@ -121,26 +121,45 @@ def clear(cover: str) -> str:
     return "The picture is clear where patches have less than their mean." if cover == "weight" else ""
 
 
-def file_stem(picture: str, facts: Mapping[str, Any], target: str = "") -> str:
-    """Build a descriptive file name without extension.
+def map_stem(facts: Mapping[str, Any], target: str = "") -> str:
+    """Name a map, for a file name.
 
     Args:
-        picture: file name of the picture.
         facts: of the map, see `sentence`.
         target: name of the class, for a class-specific map.
 
-    >>> file_stem("my cat.jpg", {"method": "attention", "block": 2, "head": "max", "query": 0})
-    'my-cat-attention-block-3-head-max-token-0'
-    >>> file_stem("cat.jpg", {"method": "rollout", "query": 0, "direction": "to"})
-    'cat-rollout-to-token-0'
+    >>> map_stem({"method": "attention", "block": 2, "head": "max", "query": 0})
+    'attention-block-3-head-max-token-0'
+    >>> map_stem({"method": "rollout", "query": 0, "direction": "to"})
+    'rollout-to-token-0'
     """
-    parts = [picture.rpartition(".")[0] or picture, facts["method"], target]
+    parts = [facts["method"], target]
     parts += ["to"] if facts.get("direction") == "to" else []
     for name, key in (("block", "block"), ("head", "head"), ("token", "query")):
         if key in facts:
             value = facts[key]
             parts += [name, str(value + 1 if isinstance(value, int) and key != "query" else value)]
-    return re.sub(r"[^\w.]+", "-", "-".join(filter(None, parts))).strip("-.")[:100]
+    return "-".join(filter(None, parts))
+
+
+def file_stem(checkpoint: str, size: tuple[int, int], what: str, picture: str = "") -> str:
+    """Build a file name without extension, so that files of two models, sizes or pictures have different names.
+
+    Args:
+        checkpoint: its name.
+        size: (height, width) of the input [px].
+        what: content of the file.
+        picture: file name of the picture.
+
+    >>> file_stem("facebook/dinov2-small@0d9846e", (224, 224), "rollout-token-0", "my cat.jpg")
+    'my-cat-dinov2-small-0d9846e-224px-rollout-token-0'
+    >>> file_stem("cifar10", (32, 64), "heads")
+    'cifar10-32x64px-heads'
+    """
+    height, width = size
+    pixels = f"{height}px" if height == width else f"{height}x{width}px"
+    parts = [picture.rpartition(".")[0] or picture, checkpoint.rpartition("/")[2], pixels, what]
+    return re.sub(r"[^\w.]+", "-", "-".join(filter(None, parts))).strip("-.")[:120]
 
 
 def format_block_and_head(block: int | str, head: int | str) -> str:
