@@ -78,8 +78,11 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
         if one_picture(left) != one_picture(right):
             st.caption("The pictures differ; the left one is shown below the colours.")
         st.caption("The difference follows what is clicked and pinned above, not the pointer.")
-        whose = [side.example.checkpoint.name if side.example.checkpoint else "epoch" for side in (left, right)]
-        stem = file_stem("-".join(whose), left.example.explanation.preprocess.size, "difference")
+        # An epoch of a run has no checkpoint.
+        known = [side.example for side in (left, right) if side.example.checkpoint]
+        stem = "-".join(
+            [*(file_stem(one.checkpoint.name, one.explanation.preprocess.size, "") for one in known), "difference"]
+        )
         with st.container(horizontal=True):
             download_buttons.numbers(
                 "Difference",
