@@ -1,0 +1,53 @@
+"""What the page says about a picture: sure, not sure, or nothing measured."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from saved_checkpoints import save
+from streamlit.testing.v1 import AppTest
+
+from tests.pages.controls import app_page, texts
+from vit.model.transformer import VisionTransformer
+
+
+@pytest.fixture
+def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., VisionTransformer]) -> Any:
+    """Return `answering(facts)`: page Explore with a checkpoint that answers 60, 30 and 10 percent to every picture."""
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+    model = build(num_classes=3)
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.copy_(torch.tensor([0.6, 0.3, 0.1]).log())
+
+    def opened(**facts: object) -> AppTest:
+        save(tmp_path / "answering", model, facts=facts)
+        return app_page(checkpoint="answering", sample="cat")
+
+    return opened
+
+
+def bars(page: AppTest) -> dict[str, Any]:
+    """Return the bars that the viewer was sent."""
+    return dict(json.loads(page.get_by_key("viewer").proto.json)[0]["answers"])
+
+
+def test_answer_above_the_threshold_is_said(answering: Callable[..., AppTest]) -> None:
+    page = answering(threshold=0.5, threshold_on="80% of 200 validation pictures have a sure answer")
+    assert "It says **apple** (60%)" in texts(page, "markdown")
+    assert "Below 50% it is not sure" in texts(page, "caption")
+
+
+def test_answer_below_the_threshold_is_a_guess(answering: Callable[..., AppTest]) -> None:
+    page = answering(threshold=0.7)
+    assert "Not sure: perhaps" in texts(page, "markdown").replace("\\", "") and "It says" not in texts(page, "markdown")
+    assert bars(page)["note"] == "The model is not sure. It knows 3 classes."
+    assert [share for _, share in bars(page)["bars"]] == [0.6, 0.3, 0.1]
+
+
+def test_model_without_a_threshold_claims_none(answering: Callable[..., AppTest]) -> None:
+    page = answering()
+    assert "It says" in texts(page, "markdown") and "Nobody has measured when it is sure" in texts(page, "caption")
