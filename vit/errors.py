@@ -11,10 +11,15 @@ class UserError(Exception):
 
 
 class _InvalidFiles(UserError):
-    """Files of somebody cannot be used. Names in the message may have any length, so its middle may be left out."""
+    """Files of somebody cannot be used. Names in the message may have any length, so its middle may be left out.
 
-    def __init__(self, message: str):
-        super().__init__(message if len(message) <= MOST else f"{message[: MOST // 2]}…{message[1 - MOST // 2 :]}")
+    Args:
+        whole: leave nothing out, in a message without names from the files.
+    """
+
+    def __init__(self, message: str, whole: bool = False):
+        short = whole or len(message) <= MOST
+        super().__init__(message if short else f"{message[: MOST // 2]}…{message[1 - MOST // 2 :]}")
 
 
 class InvalidImage(UserError):

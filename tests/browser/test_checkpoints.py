@@ -170,7 +170,7 @@ def test_model_is_downloaded_by_name_with_a_progress_bar(page: Page, url: str, p
         page.get_by_role("textbox", name=re.compile("Hugging Face Hub")).fill("ada/tiny")
         page.get_by_role("button", name="Fetch").click()
         bar = page.get_by_test_id("stProgress")
-        expect(bar).to_contain_text("MB of ada/tiny")
+        expect(bar).to_contain_text("Downloading ada/tiny")
         expect(bar.get_by_role("progressbar")).to_have_attribute("aria-valuenow", re.compile(r"^(4\d|50)$"))
     finally:
         places.hub.gate.set()

@@ -34,13 +34,12 @@ def test_nothing_moves_when_late_scripts_arrive(page: Page, serve: Callable[...,
     with hold_requests(page, "**/static/js/Html.*", "**/static/js/FileUploader.*") as held:
         page.goto(serve(ROOT / "app.py"))
         page.wait_for_function(f"() => {FIND}?.stats.draws && !{FIND}.root.matches('[data-waiting]')")
-        expect(page.get_by_role("button", name="New here?")).to_be_visible()
-        names = "Camera", "New here?"
+        expect(page.get_by_role("button", name="Answer")).to_be_visible()
+        names = "Camera", "Answer"
         seen = [page.locator("canvas.over"), *(page.get_by_role("button", name=name) for name in names)]
         before = [one.bounding_box() for one in seen]
         assert {route.request.url.rpartition("/")[2].partition(".")[0] for route in held} == {"Html", "FileUploader"}
     expect(page.get_by_test_id("stFileUploader")).to_be_visible()
-    expect(page.locator("#map")).to_be_attached()
     assert [one.bounding_box() for one in seen] == before
 
 
@@ -60,6 +59,10 @@ def test_other_pages_reserve_the_space_of_a_late_script(
     moved = page.get_by_text(below).first
     with hold_requests(page, f"**/static/js/{script}.*") as held:
         page.goto(f"{serve(ROOT / 'app.py')}/{path}")
+        ask = page.get_by_role("button", name="Look at")  # on a busy machine, the sheet asks before it starts
+        expect(moved.or_(ask).first).to_be_visible()
+        if ask.is_visible():
+            ask.click()
         expect(moved).to_be_visible()
         expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
         before = moved.bounding_box()

@@ -31,7 +31,7 @@ def test_click_pins_and_escape_unpins(open_viewer):
     viewer.expect_selection("token=19", "pinned=1")
     viewer.point(0, 0)
     viewer.expect_sentence(re.compile("row 3, col 5"))
-    expect(viewer.page.locator(".readings")).to_contain_text("Patch (row 1, col 1)")
+    expect(viewer.page.locator(".folded .readings")).to_contain_text("Patch (row 1, col 1)")
     viewer.over.focus()
     viewer.page.keyboard.press("Escape")
     viewer.expect_selection("token=0", "pinned=0")
@@ -216,6 +216,10 @@ def test_link_hides_patches(open_viewer):
 
 def test_cropped_part_of_the_picture_is_outside_the_map(open_viewer):
     viewer = open_viewer("case=maps")
+    stage, over = viewer.page.locator(".stage").bounding_box(), viewer.over.bounding_box()
+    assert stage == over  # the model's input
+    viewer.open_display()
+    viewer.page.get_by_label("Whole photo").check()
     stage, over = viewer.page.locator(".stage").bounding_box(), viewer.over.bounding_box()
     assert stage["width"] / stage["height"] == pytest.approx(900 / 700, rel=0.01)
     assert (over["x"] - stage["x"]) / stage["width"] == pytest.approx(100 / 900, abs=0.005)

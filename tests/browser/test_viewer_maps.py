@@ -27,7 +27,7 @@ def test_displayed_weight_is_exact(open_viewer):
     row = record.rows(1, [19])[1, 0]
     viewer.point(0, 0)
     rank = int((row > row[3]).sum()) + 1
-    reading = viewer.page.locator(".readings > div").nth(3)
+    reading = viewer.page.locator(".folded .readings > div").nth(3)
     expect(reading).to_contain_text(f"of {SMALL[1]}")
     assert float(reading.locator("dd").first.inner_text().removeprefix("≈ ").split("%")[0]) == pytest.approx(
         float(100 * row[3]), abs=0.4

@@ -36,11 +36,13 @@ def test_pooling_query_is_shown_per_head_and_fused(open_viewer):
     viewer.expect_sentence("Pooling query after the last block, head 2: its attention.")
     viewer.expect_selection("view=pool", "head=1")
     best = int(pool[1].argmax())
-    expect(viewer.page.locator(".readings > div").nth(2)).to_contain_text(f"row {best // 6 + 1}, col {best % 6 + 1}")
+    expect(viewer.page.locator(".folded .readings > div").nth(2)).to_contain_text(
+        f"row {best // 6 + 1}, col {best % 6 + 1}"
+    )
     before = viewer.pixels(".over")
     viewer.point(best // 6, best % 6)  # the selection is kept, and the weight is shown
     assert viewer.pixels(".over") == before
-    reading = viewer.page.locator(".readings > div").nth(3)
+    reading = viewer.page.locator(".folded .readings > div").nth(3)
     expect(reading).to_contain_text("1st of 24")
     assert float(reading.locator("dd").first.inner_text().removeprefix("≈ ").split("%")[0]) == pytest.approx(
         100 * pool[1].max(), rel=0.05

@@ -230,6 +230,7 @@ def test_damaged_state_is_reported_in_one_sentence(folder: Path, tmp_path: Path,
 
 def test_longer_run_gets_its_patience_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "evaluate", lambda *_, **__: Evaluation(0.5, 1.0, 8))
+    monkeypatch.setattr(Trainer, "_run_test", lambda self, recorder: None)
 
     def epochs_validated(epochs: int, resume: bool) -> list[int]:
         train(describe(folder, epochs=epochs, patience=2), tmp_path / "run", resume=resume)

@@ -47,7 +47,7 @@ def test_best_checkpoint_gets_a_temperature_and_a_threshold(tmp_path: Path) -> N
     assert 0 < confidence.threshold_of(best.facts) <= 1 and "validation pictures" in best.facts["threshold_on"]
     assert "- Threshold: " in best.card
     # An interrupted test is repeated; then the temperature of the stored head is 1.
-    Trainer(config, tmp_path / "run", set_up_process(config))._calibrate()
+    Trainer(config, tmp_path / "run", set_up_process(config))._calibrate(best)
     again = vit.load_checkpoint(tmp_path / "run" / "checkpoints" / "best")
     torch.testing.assert_close(again.model.head.weight, best.model.head.weight, rtol=1e-3, atol=0)
     assert again.facts["temperature"] == pytest.approx(temperature, rel=1e-3)

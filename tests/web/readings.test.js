@@ -9,7 +9,7 @@ function readings() {
   return new Readings({ root: { querySelectorAll: () => boxes } });
 }
 
-const MAP = { values: [0.4, 0.1, 0.2, 0.3], at: 0, payload: { prefix: ["cls"], split: 1, tokens: 4, cols: 3 } };
+const MAP = { values: [0.4, 0.1, 0.2, 0.3], at: 0, payload: { prefix: ["cls"], split: 1, tokens: 4, cols: 3, artefacts: [2] } };
 
 test("every reading has a tooltip that explains its terms", () => {
   const shown = readings();
@@ -19,6 +19,15 @@ test("every reading has a tooltip that explains its terms", () => {
   assert.match(shown.boxes[1].title, /class token.*× uniform: /);
   shown.drawStrongest(MAP, 3);
   assert.match(shown.boxes[2].title, /^× uniform: /);
+});
+
+test("the strongest patch is named an artefact if it is one", () => {
+  const shown = readings();
+  shown.drawStrongest(MAP, 3);
+  assert.doesNotMatch(shown.rows[2][2].textContent, /artefact/);
+  shown.drawStrongest(MAP, 2);
+  assert.match(shown.rows[2][2].textContent, /an artefact$/);
+  assert.match(shown.boxes[2].title, /outlying norm/);
 });
 
 test("prefix tokens are explained for models with none and with several", () => {

@@ -168,7 +168,8 @@ def _load_torchvision(spec: str, preprocess: Preprocess, root: Path, limits: _Li
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InvalidDataset(
                 f"{spec} in {root}/ is damaged ({reason}). Delete {unpacked_folder(spec, root)}/ and start again: "
-                "it is then downloaded anew."
+                "it is then downloaded anew.",
+                whole=True,
             ) from error
     labels = [int(label) for label in sources["train"].targets][: len(sources["train"])]
     aside = hold_out(labels, validation_count)

@@ -84,7 +84,8 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
         files, address = ", ".join(file for file, *_ in downloads), downloads[0][2][0].rpartition("/")[0]
         raise InvalidDataset(
             f"{name} is not in {root}/ and could not be downloaded ({reason}). Put {files} from {address}/ "
-            f"into {folder}/, or use a folder of class folders."
+            f"into {folder}/, or use a folder of class folders.",
+            whole=True,
         ) from error
 
 

@@ -8,12 +8,13 @@ import math
 import platform
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import record_facts, save_checkpoint
 from vit.data.datasets import Dataset
@@ -317,8 +318,7 @@ class Trainer:
 
     def _run_test(self, recorder: Recorder) -> None:
         """Evaluate the best checkpoint on the test pictures, like `python -m vit evaluate`, for its model card."""
-        self._calibrate()
-        best = load_checkpoint(self.state.path.parent / "best")
+        best = self._calibrate(load_checkpoint(self.state.path.parent / "best"))
         model = best.model.to(self.process.device)
         by_class = ClassCounts(len(best.labels))
         with exact_products():
@@ -342,15 +342,14 @@ class Trainer:
         recorder.test(self.progress.best_epoch, test)
         self._save_state()
 
-    def _calibrate(self) -> None:
-        """Divide the head of the best checkpoint by a temperature, and record the threshold of sure answers.
+    def _calibrate(self, best: Checkpoint) -> Checkpoint:
+        """Divide a checkpoint's head by a temperature, record the threshold of sure answers, and save it.
 
         In the head, the temperature reaches every library that the checkpoint is converted for.
         """
-        best, data = load_checkpoint(self.state.path.parent / "best"), self.data
-        model, head = best.model, best.model.head
+        data, model, head = self.data, best.model, best.model.head
         if model.activation != "softmax" or not isinstance(head, Linear):
-            return
+            return best
         seen: list[tuple[torch.Tensor, torch.Tensor]] = []
         with exact_products():
             evaluate(
@@ -363,7 +362,7 @@ class Trainer:
         model.cpu()
         logits, labels = (torch.cat(each) for each in zip(*seen, strict=True))
         if (found := calibrate(logits, labels)) is None:
-            return
+            return best
         temperature = round(found.temperature, 4)
         with torch.no_grad():
             for tensor in (head.weight, head.bias):
@@ -372,6 +371,7 @@ class Trainer:
         before = best.facts.get("temperature", 1.0)  # of a test that was interrupted
         facts = {**best.facts, "temperature": before * temperature, **found.facts("validation")}
         save_checkpoint(best.path, model, best.labels, best.preprocess, facts)
+        return replace(best, facts=facts)
 
     def _snapshot_writer(self) -> SnapshotWriter:
         """Choose a few validation pictures, to be explained after every validation."""

@@ -46,6 +46,7 @@ export class Payload extends PayloadLayout {
     /** @type {Float32Array | null} */
     this.pool = header.sections.pool ? section("pool", Float32Array) : null; // (H, N)
     this.poolTop = header.pool_top ?? 0;
+    this.artefacts = header.artefacts ?? [];
   }
 
   /**

@@ -82,7 +82,7 @@ export class Readings {
     const most = values[at + best];
     if (!(most > 0)) return this.setReading(2, translate("Strongest patch"), "–", translate("every patch is 0"), GLOSSARY.uniform);
     const detail = translate("{share} · {times} uniform", { share: percent(most), times: multiple(most * payload.tokens) });
-    const artefact = payload.header.artefacts?.includes(best);
+    const artefact = payload.artefacts.includes(best);
     const meaning = artefact ? GLOSSARY.artefact : GLOSSARY.uniform;
     this.setReading(2, translate("Strongest patch"), position(payload, best), artefact ? `${detail} · an artefact` : detail, meaning);
   }
