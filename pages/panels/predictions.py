@@ -40,7 +40,7 @@ def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExp
         return None
     count = len(checkpoint.labels)
     sure = confidence.is_sure(explanation.predictions, checkpoint.facts)
-    note = f"The model is not sure. It knows {count:,} classes." if sure is False else f"It knows {count:,} classes."
+    note = f"{'The model is not sure. ' if sure is False else ''}It knows {count:,} class{'es' if count > 1 else ''}."
     # Rounded, as the stored first view and the model's own answer on another machine differ in the last digits.
     return {
         "bars": [(p.label, round(p.probability, 4)) for p in explanation.predictions[: confidence.NAMED]],
