@@ -13,7 +13,7 @@ from saved_checkpoints import save
 from torch.nn import functional as F
 
 import vit
-from vit.checkpoints import confidence
+from vit.checkpoints import abstention
 from vit.checkpoints.convert import convert
 from vit.checkpoints.custom_classes import CustomClasses
 from vit.model.transformer import VisionTransformer
@@ -67,8 +67,8 @@ def test_model_that_knows_nothing_is_never_sure() -> None:
 
 @pytest.mark.parametrize("threshold", [None, "0.5", True, 0, 0.0, 1.5, math.nan, [0.5]])
 def test_invalid_threshold_in_a_file_is_none(threshold: object) -> None:
-    assert confidence.threshold_of({"threshold": threshold}) is None
-    assert confidence.is_sure([("cat", 0.9)], {"threshold": threshold}) is None
+    assert abstention.threshold_of({"threshold": threshold}) is None
+    assert abstention.is_sure([("cat", 0.9)], {"threshold": threshold}) is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_invalid_threshold_in_a_file_is_none(threshold: object) -> None:
     ],
 )
 def test_answer_that_is_not_sure_names_up_to_three_classes(ranked: list[tuple[str, float]], sentence: str) -> None:
-    assert confidence.perhaps(ranked) == f"Not sure: perhaps {sentence}"
+    assert abstention.perhaps(ranked) == f"Not sure: perhaps {sentence}"
 
 
 @pytest.fixture
@@ -111,14 +111,14 @@ def test_threshold_is_of_the_checkpoints_own_classes(answering: Callable[[float]
     checkpoint = vit.load_checkpoint(answering(0.7))
     head = torch.nn.Linear(checkpoint.config.dim, 2).eval()
     other = checkpoint.with_classes(CustomClasses(("a", "b"), head, "by hand"))
-    assert confidence.threshold_of(checkpoint.facts) == 0.7 and confidence.threshold_of(other.facts) is None
+    assert abstention.threshold_of(checkpoint.facts) == 0.7 and abstention.threshold_of(other.facts) is None
 
 
 def test_converted_checkpoint_keeps_the_threshold(answering: Callable[[float], Path], tmp_path: Path) -> None:
     checkpoint = vit.load_checkpoint(answering(0.7))
     for to in ("transformers", "timm"):
         converted = vit.load_checkpoint(convert(checkpoint, tmp_path / to, to))
-        assert confidence.threshold_of(converted.facts) == 0.7
+        assert abstention.threshold_of(converted.facts) == 0.7
 
 
 def test_evaluation_writes_the_threshold_into_the_card(
@@ -134,6 +134,6 @@ def test_evaluation_writes_the_threshold_into_the_card(
     data = f"folder:{tmp_path / 'data'}"
     assert "Sure from 60%: 100% of 30" in command("evaluate", "--data", data, "--checkpoint", folder, "--card").out
     after = vit.load_checkpoint(folder)
-    assert confidence.threshold_of(after.facts) == pytest.approx(0.6, abs=1e-4) and after.facts["accuracy"] == 0.5
+    assert abstention.threshold_of(after.facts) == pytest.approx(0.6, abs=1e-4) and after.facts["accuracy"] == 0.5
     assert "93% of these are right" in after.card
     assert (folder / "model.safetensors").read_bytes() == weights

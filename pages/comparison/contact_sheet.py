@@ -20,8 +20,8 @@ from pages.server import pass_queue, uploaded_pictures
 from pages.server.result_cache import SHOW_DURATION_ABOVE_SECONDS
 from pages.shared import bars, datasets, download_buttons, long_passes
 from pages.shared.escape import plain, with_code
+from vit.checkpoints.abstention import qualified
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.confidence import qualified
 from vit.errors import UserError
 from vit.explain.methods import METHODS
 from vit.explain.names import display_name

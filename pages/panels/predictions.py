@@ -9,7 +9,7 @@ import streamlit as st
 from pages.panels import welcome
 from pages.shared import bars
 from pages.shared.escape import plain
-from vit.checkpoints import confidence
+from vit.checkpoints import abstention
 
 if TYPE_CHECKING:
     from pages.components.viewer import Answers
@@ -27,8 +27,8 @@ def show_top(
     place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
 ) -> None:
     """Show what the model says in one short sentence; `bars_of` has the probabilities."""
-    if confidence.is_sure(explanation.predictions, checkpoint.facts) is False:
-        place.markdown(plain(confidence.perhaps(explanation.predictions, shares=False)))
+    if abstention.is_sure(explanation.predictions, checkpoint.facts) is False:
+        place.markdown(plain(abstention.perhaps(explanation.predictions, shares=False)))
     elif explanation.predictions:
         best = explanation.predictions[0]
         place.markdown(f"It says **{plain(best.label)}** ({best.probability:.0%})")
@@ -39,11 +39,11 @@ def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExp
     if not explanation.predictions:
         return None
     count = len(checkpoint.labels)
-    sure = confidence.is_sure(explanation.predictions, checkpoint.facts)
+    sure = abstention.is_sure(explanation.predictions, checkpoint.facts)
     note = f"{'The model is not sure. ' if sure is False else ''}It knows {count:,} class{'es' if count > 1 else ''}."
     # Rounded, as the stored first view and the model's own answer on another machine differ in the last digits.
     return {
-        "bars": [(p.label, round(p.probability, 4)) for p in explanation.predictions[: confidence.NAMED]],
+        "bars": [(p.label, round(p.probability, 4)) for p in explanation.predictions[: abstention.NAMED]],
         "note": note,
     }
 
@@ -82,7 +82,7 @@ def _class_count(checkpoint: Checkpoint | Model) -> str:
 
 def _sureness(checkpoint: Checkpoint | Model) -> str:
     """Describe from which probability an answer counts as sure."""
-    threshold = confidence.threshold_of(checkpoint.facts)
+    threshold = abstention.threshold_of(checkpoint.facts)
     if threshold is None:
         return "Nobody has measured when it is sure."
     if threshold == 1:

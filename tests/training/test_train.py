@@ -12,9 +12,10 @@ from noise_runs import describe, figures, last_step, weights
 from PIL import Image
 
 import vit
-from vit.checkpoints import confidence
+from vit.checkpoints import abstention
 from vit.data import pictures
 from vit.errors import InvalidConfig, InvalidDataset
+from vit.training.calibration import calibrated
 from vit.training.distributed import set_up_process
 from vit.training.evaluation import evaluate_checkpoint
 from vit.training.metrics import bottleneck, read_metrics
@@ -44,10 +45,11 @@ def test_best_checkpoint_gets_a_temperature_and_a_threshold(tmp_path: Path) -> N
     assert temperature != 1 and "temperature" not in last.facts
     torch.testing.assert_close(temperature * best.model.head.weight, last.model.head.weight, rtol=1e-4, atol=0)
     torch.testing.assert_close(temperature * best.model.head.bias, last.model.head.bias, rtol=1e-4, atol=0)
-    assert 0 < confidence.threshold_of(best.facts) <= 1 and "validation pictures" in best.facts["threshold_on"]
+    assert 0 < abstention.threshold_of(best.facts) <= 1 and "validation pictures" in best.facts["threshold_on"]
     assert "- Threshold: " in best.card
     # An interrupted test is repeated; then the temperature of the stored head is 1.
-    Trainer(config, tmp_path / "run", set_up_process(config))._calibrate(best)
+    run = Trainer(config, tmp_path / "run", set_up_process(config))
+    calibrated(best, run.data.validation, run.data.normalise, run.process.device)
     again = vit.load_checkpoint(tmp_path / "run" / "checkpoints" / "best")
     torch.testing.assert_close(again.model.head.weight, best.model.head.weight, rtol=1e-3, atol=0)
     assert again.facts["temperature"] == pytest.approx(temperature, rel=1e-3)

@@ -18,22 +18,12 @@ _SECTIONS = (
     _Section("Data", ("data", "images", "augmentation")),
     _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
     _Section("Cost", ("hardware", "time", "seconds")),
-    _Section(
-        "Accuracy",
-        (
-            *(
-                "accuracy",
-                "accuracy_on",
-                "balanced_accuracy",
-                "validation_accuracy",
-                "cross_validated_accuracy",
-                "weights",
-            ),
-            *("temperature", "threshold", "threshold_on"),
-        ),
-    ),
+    _Section("Accuracy", (
+        "accuracy", "accuracy_on", "balanced_accuracy", "validation_accuracy", "cross_validated_accuracy", "weights",
+        "temperature", "threshold", "threshold_on",
+    )),
     _Section("Limits", ("limits", "assumed")),
-)
+)  # fmt: skip
 _MEASURED = ("faithfulness", "heads")  # sections that are written only if the fact was measured
 
 

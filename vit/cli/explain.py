@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit.checkpoints import confidence
+from vit.checkpoints import abstention
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
@@ -54,12 +54,12 @@ def run_classify(options: argparse.Namespace) -> None:
             for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
         ]
         ranked = [(one["label"], one["probability"]) for one in predictions]
-        sure = confidence.is_sure(ranked, checkpoint.facts)
+        sure = abstention.is_sure(ranked, checkpoint.facts)
         results.append({"image": str(path), "predictions": predictions} | ({} if sure is None else {"sure": sure}))
         if not options.json:
             print(path)
             if sure is False:
-                print(f"  {confidence.perhaps(ranked)}. This model knows {len(checkpoint.labels):,} things.")
+                print(f"  {abstention.perhaps(ranked)}. This model knows {len(checkpoint.labels):,} things.")
             _print_predictions(ranked)
     if options.json:
         facts: dict[str, Any] = facts_of(checkpoint) | {"size": preprocess.size}
@@ -141,7 +141,7 @@ def _most_probable(checkpoint: Checkpoint, record: AttentionRecord) -> tuple[str
         return "", None
     most, index = checkpoint.model.probabilities(record.logits[0]).max(0)
     label, probability = checkpoint.labels[int(index)], float(most)
-    return confidence.qualified(label, confidence.is_sure([(label, probability)], checkpoint.facts)), probability
+    return abstention.qualified(label, abstention.is_sure([(label, probability)], checkpoint.facts)), probability
 
 
 @contextmanager

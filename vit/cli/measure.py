@@ -27,7 +27,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
     seen: list[tuple[Tensor, Tensor]] = []
     if options.card:
         check_card(checkpoint)
-        if checkpoint.custom_classes or checkpoint.model.activation != "softmax":
+        if checkpoint.model.activation != "softmax":
             raise UserError(f"{checkpoint.name} does not choose one of its own classes, so it has no sure answers.")
     if options.report:
         _, result = write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)

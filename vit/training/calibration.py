@@ -1,11 +1,20 @@
 """Calibration: a temperature that makes probabilities honest, and a threshold below which an answer is not sure."""
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.save import save_checkpoint
+from vit.data.pictures import Pictures
+from vit.images.preprocess import Normalise
+from vit.model.layers import Linear
+from vit.training.distributed import exact_products
+from vit.training.evaluation import evaluate
 
 LEAST_PICTURES = 20  # with fewer pictures there is no threshold
 RIGHT = 0.9  # share of right answers among those that are sure
@@ -92,3 +101,38 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         [slope] = torch.autograd.grad(F.cross_entropy(logits * scale, labels, label_smoothing=smoothing), scale)
         low, high = (middle, high) if slope > 0 else (low, middle)  # a smaller scale is a higher temperature
     return math.exp((low + high) / 2)
+
+
+def calibrated(checkpoint: Checkpoint, validation: Pictures, normalise: Normalise, device: torch.device) -> Checkpoint:
+    """Divide a checkpoint's head by a temperature, record the threshold of sure answers, and save it.
+
+    In the head, the temperature reaches every library that the checkpoint is converted for.
+
+    Returns:
+        the saved checkpoint; the same one if it has no softmax head, or if there are too few pictures.
+    """
+    model, head = checkpoint.model, checkpoint.model.head
+    if model.activation != "softmax" or not isinstance(head, Linear):
+        return checkpoint
+    seen: list[tuple[Tensor, Tensor]] = []
+    with exact_products():
+        evaluate(
+            model.to(device),
+            validation,
+            normalise,
+            device=device,
+            observe=lambda labels, logits: seen.append((logits.cpu(), labels.cpu())),
+        )
+    model.cpu()
+    logits, labels = (torch.cat(each) for each in zip(*seen, strict=True))
+    if (found := calibrate(logits, labels)) is None:
+        return checkpoint
+    temperature = round(found.temperature, 4)
+    with torch.no_grad():
+        for tensor in (head.weight, head.bias):
+            if tensor is not None:
+                tensor.div_(temperature)
+    before = checkpoint.facts.get("temperature", 1.0)  # of a test that was interrupted
+    facts = {**checkpoint.facts, "temperature": before * temperature, **found.facts("validation")}
+    save_checkpoint(checkpoint.path, model, checkpoint.labels, checkpoint.preprocess, facts)
+    return replace(checkpoint, facts=facts)

@@ -8,13 +8,12 @@ import math
 import platform
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import record_facts, save_checkpoint
 from vit.data.datasets import Dataset
@@ -26,7 +25,7 @@ from vit.model.transformer import VisionTransformer
 from vit.out_of_memory import is_out_of_memory
 from vit.training import probe
 from vit.training.adaptation import adapt_, merged
-from vit.training.calibration import calibrate
+from vit.training.calibration import calibrated
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, exact_products
 from vit.training.evaluation import ClassCounts, Evaluation, evaluate
@@ -318,7 +317,8 @@ class Trainer:
 
     def _run_test(self, recorder: Recorder) -> None:
         """Evaluate the best checkpoint on the test pictures, like `python -m vit evaluate`, for its model card."""
-        best = self._calibrate(load_checkpoint(self.state.path.parent / "best"))
+        best = load_checkpoint(self.state.path.parent / "best")
+        best = calibrated(best, self.data.validation, self.data.normalise, self.process.device)
         model = best.model.to(self.process.device)
         by_class = ClassCounts(len(best.labels))
         with exact_products():
@@ -341,37 +341,6 @@ class Trainer:
         self.progress.test = test
         recorder.test(self.progress.best_epoch, test)
         self._save_state()
-
-    def _calibrate(self, best: Checkpoint) -> Checkpoint:
-        """Divide a checkpoint's head by a temperature, record the threshold of sure answers, and save it.
-
-        In the head, the temperature reaches every library that the checkpoint is converted for.
-        """
-        data, model, head = self.data, best.model, best.model.head
-        if model.activation != "softmax" or not isinstance(head, Linear):
-            return best
-        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-        with exact_products():
-            evaluate(
-                model.to(self.process.device),
-                data.validation,
-                data.normalise,
-                device=self.process.device,
-                observe=lambda labels, logits: seen.append((logits.cpu(), labels.cpu())),
-            )
-        model.cpu()
-        logits, labels = (torch.cat(each) for each in zip(*seen, strict=True))
-        if (found := calibrate(logits, labels)) is None:
-            return best
-        temperature = round(found.temperature, 4)
-        with torch.no_grad():
-            for tensor in (head.weight, head.bias):
-                if tensor is not None:
-                    tensor.div_(temperature)
-        before = best.facts.get("temperature", 1.0)  # of a test that was interrupted
-        facts = {**best.facts, "temperature": before * temperature, **found.facts("validation")}
-        save_checkpoint(best.path, model, best.labels, best.preprocess, facts)
-        return replace(best, facts=facts)
 
     def _snapshot_writer(self) -> SnapshotWriter:
         """Choose a few validation pictures, to be explained after every validation."""

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vit.checkpoints.abstention import is_sure
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.confidence import is_sure
 from vit.data.datasets import load_dataset
 from vit.explain import sensitivity
 from vit.explain.maps import entropy
@@ -65,7 +65,7 @@ class PictureResult(NamedTuple):
         entropy: normalised entropy of the output's attention in the last block, averaged over heads: 0 for one token,
             1 for uniform.
         thumbnail: JPEG of the model's input with the map.
-        sure: whether the answer is sure; None if the checkpoint has no threshold, see `vit.checkpoints.confidence`.
+        sure: whether the answer is sure; None if the checkpoint has no threshold, see `vit.checkpoints.abstention`.
     """
 
     label: str

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vit.checkpoints.abstention import is_sure
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.confidence import is_sure
 from vit.errors import UserError
 from vit.explain import methods
 from vit.explain.components import Components

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from vit.checkpoints.abstention import is_sure, qualified
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.confidence import is_sure, qualified
 from vit.view.captions import clear, outline, token_name
 from vit.view.explanation import Explanation
 from vit.view.export import MapView, shared_top

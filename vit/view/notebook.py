@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast, get_args
 from PIL import Image
 from torch import Tensor, nn
 
-from vit.checkpoints import confidence
+from vit.checkpoints import abstention
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.in_memory import checkpoint_from_module
 from vit.checkpoints.load import load_checkpoint
@@ -333,8 +333,8 @@ def _of_model(checkpoint: Checkpoint, picture: Any, size: int | None) -> _Parts:
     pixels = explained.preprocess(explained.picture)
     source = MapSource(explained.record, checkpoint.model, pixels, checkpoint.labels)
     likely = ", ".join(f"{label} {probability:.1%}" for label, probability in explained.predictions[:3])
-    if confidence.is_sure(explained.predictions, checkpoint.facts) is False:
-        likely = confidence.perhaps(explained.predictions)
+    if abstention.is_sure(explained.predictions, checkpoint.facts) is False:
+        likely = abstention.perhaps(explained.predictions)
     facts = [likely] if likely else []
     facts += [f"Assumed: {why}" for why in checkpoint.assumed.values()]
     return _Parts(source, explained.picture, explained.geometry.box, checkpoint.name, facts)

@@ -14,7 +14,7 @@ import { cssPercent, isTouch, setText } from "./page.js";
  */
 export function showAnswers(page, answers) {
   const place = page.find(".answers");
-  if (place.hidden && answers) begin(page);
+  if (place.hidden && answers) foldAndInvite(page);
   place.hidden = !answers;
   if (!answers) return;
   const rows = answers.bars.flatMap(([label, probability]) => {
@@ -30,7 +30,7 @@ export function showAnswers(page, answers) {
 }
 
 /** @param {Page} page */
-function begin(page) {
+function foldAndInvite(page) {
   page.find(".folded").removeAttribute("open");
   setText(page.find(".invite"), `Yellow counts most. ${isTouch() ? "Tap" : "Move over"} the picture.`);
   page.over.addEventListener("pointerenter", () => (page.find(".invite").style.visibility = "hidden"), { once: true });
