@@ -37,6 +37,16 @@ def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
     expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%")
 
 
+def test_invitation_is_for_a_picture_that_follows_the_pointer(app: App) -> None:
+    invitation = app.page.locator(".invite")
+    app.open("?sample=cat&token=5&pinned=1")
+    expect(invitation).to_be_hidden()
+    app.page.locator("canvas.over").first.press("Escape")
+    expect(invitation).to_be_visible()
+    app.page.locator("canvas.over").first.hover()
+    expect(invitation).to_be_hidden()
+
+
 @pytest.mark.exhaustive
 def test_chosen_input_size_is_kept_for_the_next_upload(app: App) -> None:
     app.open()
