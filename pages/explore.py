@@ -105,6 +105,9 @@ def show_viewer(
     example = method_choice.Example(
         method_choice.example_key(payload, checkpoint), checkpoint, explanation, stored=stored
     )
+    with st.container():
+        if missing := method_choice.missing_class(example):
+            st.caption(plain(missing))
     with st.container(gap=None, key="stage"):
         with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
             choice = method_choice.pick_folded(example)

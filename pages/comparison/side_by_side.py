@@ -368,7 +368,10 @@ def pick_choice(side: Side) -> method_choice.MethodChoice | None:
     """Draw the controls for a side's class and method; None for a run or without methods."""
     if not side.example.checkpoint:
         return None
-    return method_choice.pick_folded(side.example, f"{side.name}_", SIDES[side.name])
+    choice = method_choice.pick_folded(side.example, f"{side.name}_", SIDES[side.name])
+    if missing := method_choice.missing_class(side.example, f"{side.name}_"):
+        st.caption(plain(missing))
+    return choice
 
 
 def shared_choice(left: Side, right: Side) -> method_choice.MethodChoice | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from pages.components import viewer
-from pages.links import link_controls
+from pages.links import address, link_controls
 from pages.server import pass_queue
 from pages.server.result_cache import cached, with_bar
 from pages.shared.escape import visible
@@ -177,6 +177,14 @@ def pick_folded(example: Example, prefix: str = "", side: str = "") -> MethodCho
         return pick(example, prefix, side)
 
 
+def missing_class(example: Example, prefix: str = "") -> str:
+    """Return a sentence if the link's class is none of the model's, such as a class of an earlier version; else ""."""
+    labels, linked = example.checkpoint.labels, address.text(f"{prefix}target")
+    if not linked or not labels or linked in link_controls.distinct(labels):
+        return ""
+    return f"{example.checkpoint.name} has no class “{linked}”, which the link names. The most probable class is shown."
+
+
 def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | None:
     """Draw the controls for a class and a method; None if the model supports no method.
 
@@ -190,6 +198,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
     one, other = st.columns(2)
     if labels:
         probabilities = example.explanation.probabilities
+        names = link_controls.distinct(labels)
         order = sorted(range(len(labels)), key=lambda index: -probabilities[index])[:MOST_CLASSES]
         with one:
             target = link_controls.select(
@@ -197,6 +206,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
                 f"{prefix}target",
                 order,
                 format_func=lambda index: f"{visible(labels[index])} · {probabilities[index]:.1%}",
+                link=names.__getitem__,
                 along=view,
                 help="The class to explain. Type to search. The most probable classes come first.",
             )

@@ -75,7 +75,13 @@ def test_typed_phrases_are_the_classes_everywhere(page: AppTest, with_texts: str
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 @pytest.mark.parametrize("panel", ["layers", "what-if"])
 def test_unusual_names_are_shown_as_typed(page: AppTest, with_texts: str, panel: str) -> None:
-    link = {"checkpoint": with_texts, "classes_from": "typed", "classes_text": ODD, "view": "relevance", "target": "1"}
+    link = {
+        "checkpoint": with_texts,
+        "classes_from": "typed",
+        "classes_text": ODD,
+        "view": "relevance",
+        "target": ODD[1],
+    }
     assert not run(page, panel=panel, probe="1", off="0-1", **link).error
     assert {text.split(" · ")[0] for text in control(page.selectbox, "target").options} == set(ODD)
     assert sent_to(page)["method"]["target"] == ODD[1]
@@ -102,7 +108,7 @@ def test_heads_that_no_class_measures_are_drawn_without_a_scale(page: AppTest, b
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
 def test_other_phrases_reset_the_selected_class(page: AppTest, with_texts: str) -> None:
-    run(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, target="2")
+    run(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, target=PHRASES[2])
     assert control(page.selectbox, "target").value == 2
     control(page.text_area, "classes_text").set_value("a cat\n\n  a   tree ").run()
     assert not page.exception and page.query_params["classes_text"] == ["a cat", "a tree"]

@@ -66,7 +66,7 @@ def test_page_opens_with_attention_beside_relevance_of_one_picture(checkpoints: 
 
 
 def test_link_chooses_both_sides(checkpoints: Path) -> None:
-    page = show(b_sample="temple", b_method="legrad", a_view="rollout", b_target="3", token="9", pinned="1")
+    page = show(b_sample="temple", b_method="legrad", a_view="rollout", b_target="cat", token="9", pinned="1")
     assert not page.error
     assert page.selectbox(key="b_sample").value == "temple" and page.selectbox(key="b_target").value == 3
     left, right = views(page)
@@ -116,6 +116,12 @@ def test_sides_separate_with_their_shared_picture_and_rejoin(checkpoints: Path, 
     assert not views(page)[0]["ownView"] and "b_sample" not in {one.key for one in page.selectbox}
 
 
+def test_link_to_a_class_that_the_model_lacks_is_explained(checkpoints: Path) -> None:
+    page = show(a_target="moa")
+    assert "cifar10 has no class “moa”" in texts(page)
+    assert "has no class" not in texts(show(a_target="cat"))
+
+
 def test_older_links_without_shared_sides_show_the_same(checkpoints: Path, twin: str) -> None:
     page = show(b_checkpoint=twin, b_view="relevance")
     assert [side["seed"]["view"] for side in views(page)] == ["attention", "relevance"]
@@ -124,7 +130,7 @@ def test_older_links_without_shared_sides_show_the_same(checkpoints: Path, twin:
 
 @pytest.mark.parametrize(("view", "other"), [("relevance", "attention"), ("rollout", "relevance"), ("", "relevance")])
 def test_page_initially_shows_the_selection_of_explore(checkpoints: Path, view: str, other: str) -> None:
-    chosen = {"sample": "temple", "target": "3", "method": "legrad", "token": "9", "pinned": "1"}
+    chosen = {"sample": "temple", "target": "cat", "method": "legrad", "token": "9", "pinned": "1"}
     page = app_page(**chosen, **({"view": view} if view else {}))
     page.query_params.clear()
     page.switch_page("pages/compare.py").run()

@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.panels import own_pictures
 from pages.server import uploaded_pictures
-from tests.pages.controls import address, app_page, run
+from tests.pages.controls import address, app_page, run, texts
 from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
@@ -320,6 +320,17 @@ def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
         page.query_params[key] = name
     assert not run(page).error
     assert payload(page)[0]["grid"] == [8, 8]
+
+
+def test_link_names_its_class(page: AppTest) -> None:
+    assert not run(page, target="dog", view="relevance").error
+    assert sent_to(page)["method"]["target"] == "dog" and "has no class" not in texts(page)
+
+
+@pytest.mark.parametrize("gone", ["moa", "5"])  # links once numbered the classes, and a number is another class now
+def test_link_to_a_class_that_the_model_lacks_is_explained(page: AppTest, gone: str) -> None:
+    assert not run(page, target=gone, view="relevance").error
+    assert f"cifar10 has no class “{gone}”" in texts(page) and sent_to(page)["method"]["target"] == "cat"
 
 
 def test_page_without_checkpoints_says_how_to_get_one(page: AppTest, checkpoints: Path) -> None:
