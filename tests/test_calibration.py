@@ -42,12 +42,12 @@ def test_temperature_stays_finite_if_every_answer_is_right() -> None:
 def test_sure_answers_are_right_in_nine_of_ten_cases_and_no_lower_threshold_keeps_that() -> None:
     logits, labels = drawn(5_000, 1.0)
     found = calibrate(logits, labels)
-    assert found is not None and found.pictures == 5_000 and 0.1 < found.sure < 0.9
-    probabilities, answers = (logits / found.temperature).softmax(1).max(1)
+    assert found is not None and found.pictures == 5_000 and 0 < found.sure < 0.9
+    scores, answers = (logits / found.temperature).max(1)
     right = answers == labels
-    assert right[probabilities >= found.threshold].double().mean() >= 0.9
-    lower = sorted(probabilities[probabilities < found.threshold].tolist())[-1]
-    assert right[probabilities >= lower].double().mean() < 0.9
+    assert right[scores >= found.threshold].double().mean() >= 0.9
+    lower = sorted(scores[scores < found.threshold].tolist())[-1]
+    assert right[scores >= lower].double().mean() < 0.9
 
 
 def test_model_that_is_nearly_always_right_still_has_a_threshold() -> None:
@@ -60,15 +60,15 @@ def test_model_that_is_nearly_always_right_still_has_a_threshold() -> None:
 def test_model_that_knows_nothing_is_never_sure() -> None:
     logits, labels = drawn(400, 1.0)
     found = calibrate(logits, (logits.argmax(1) + 1) % 5)
-    assert found is not None and found.threshold == 1 and found.sure == 0
-    assert found.facts("validation")["threshold_on"] == "0% of 400 validation pictures have a sure answer"
+    assert found is not None and found.threshold == abstention.NEVER and found.sure == 0
+    assert found.facts("validation")["sure_on"] == "0% of 400 validation pictures have a sure answer"
     assert calibrate(logits[:19], labels[:19]) is None  # too few
 
 
-@pytest.mark.parametrize("threshold", [None, "0.5", True, 0, 0.0, 1.5, math.nan, [0.5]])
+@pytest.mark.parametrize("threshold", [None, "0.5", True, 1, math.inf, math.nan, [0.5]])
 def test_invalid_threshold_in_a_file_is_none(threshold: object) -> None:
-    assert abstention.threshold_of({"threshold": threshold}) is None
-    assert abstention.is_sure([("cat", 0.9)], {"threshold": threshold}) is None
+    assert abstention.threshold_of({"sure_from": threshold}) is None
+    assert abstention.is_sure(3.0, {"sure_from": threshold}) is None
 
 
 @pytest.mark.parametrize(
@@ -87,15 +87,15 @@ def test_answer_that_is_not_sure_names_up_to_three_classes(ranked: list[tuple[st
 
 @pytest.fixture
 def answering(tmp_path: Path, build: Callable[..., VisionTransformer]) -> Callable[[float], Path]:
-    """Return `answering(threshold)`: a checkpoint that answers 60, 30 and 10 percent to every picture."""
+    """Return `answering(threshold)`: a checkpoint with logits log 6, log 3 and 0 for every picture."""
     model = build(num_classes=3)
     with torch.no_grad():
         model.head.weight.zero_()
-        model.head.bias.copy_(torch.tensor([0.6, 0.3, 0.1]).log())
-    return lambda threshold: save(tmp_path / "answering", model, facts={"threshold": threshold, "accuracy": 0.5})
+        model.head.bias.copy_(torch.tensor([6.0, 3.0, 1.0]).log())
+    return lambda threshold: save(tmp_path / "answering", model, facts={"sure_from": threshold, "accuracy": 0.5})
 
 
-@pytest.mark.parametrize(("threshold", "sure"), [(0.5, True), (0.7, False)])
+@pytest.mark.parametrize(("threshold", "sure"), [(1.7, True), (1.9, False)])
 def test_command_line_says_whether_it_is_sure(
     answering: Callable[[float], Path], command: Command, picture: Path, threshold: float, sure: bool
 ) -> None:
@@ -108,23 +108,23 @@ def test_command_line_says_whether_it_is_sure(
 
 
 def test_threshold_is_of_the_checkpoints_own_classes(answering: Callable[[float], Path]) -> None:
-    checkpoint = vit.load_checkpoint(answering(0.7))
+    checkpoint = vit.load_checkpoint(answering(1.9))
     head = torch.nn.Linear(checkpoint.config.dim, 2).eval()
     other = checkpoint.with_classes(CustomClasses(("a", "b"), head, "by hand"))
-    assert abstention.threshold_of(checkpoint.facts) == 0.7 and abstention.threshold_of(other.facts) is None
+    assert abstention.threshold_of(checkpoint.facts) == 1.9 and abstention.threshold_of(other.facts) is None
 
 
 def test_converted_checkpoint_keeps_the_threshold(answering: Callable[[float], Path], tmp_path: Path) -> None:
-    checkpoint = vit.load_checkpoint(answering(0.7))
+    checkpoint = vit.load_checkpoint(answering(1.9))
     for to in ("transformers", "timm"):
         converted = vit.load_checkpoint(convert(checkpoint, tmp_path / to, to))
-        assert abstention.threshold_of(converted.facts) == 0.7
+        assert abstention.threshold_of(converted.facts) == 1.9
 
 
 def test_evaluation_writes_the_threshold_into_the_card(
     answering: Callable[[float], Path], command: Command, tmp_path: Path
 ) -> None:
-    folder = answering(0.7)
+    folder = answering(1.9)
     names, weights = vit.load_checkpoint(folder).labels, (folder / "model.safetensors").read_bytes()
     for name, count in zip(names, (28, 1, 1), strict=True):
         for split in ("train", "test"):
@@ -132,8 +132,13 @@ def test_evaluation_writes_the_threshold_into_the_card(
             for i in range(count):
                 Image.new("RGB", (16, 16), (i, 80, 20)).save(tmp_path / "data" / split / name / f"{i}.png")
     data = f"folder:{tmp_path / 'data'}"
-    assert "Sure from 60%: 100% of 30" in command("evaluate", "--data", data, "--checkpoint", folder, "--card").out
+    assert (
+        "Sure from a logit of 1.792: 100% of 30"
+        in command("evaluate", "--data", data, "--checkpoint", folder, "--card").out
+    )
     after = vit.load_checkpoint(folder)
-    assert abstention.threshold_of(after.facts) == pytest.approx(0.6, abs=1e-4) and after.facts["accuracy"] == 0.5
+    assert (
+        abstention.threshold_of(after.facts) == pytest.approx(math.log(6), abs=1e-4) and after.facts["accuracy"] == 0.5
+    )
     assert "93% of these are right" in after.card
     assert (folder / "model.safetensors").read_bytes() == weights

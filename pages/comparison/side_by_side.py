@@ -208,7 +208,7 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: SideC
         content, credit = uploaded[0].data, ""
     explanation = loading.explained(checkpoint, content, size)
     top = ", ".join(f"{one.label} {format_probability(one.probability)}" for one in explanation.predictions[:TOP])
-    if top and abstention.is_sure(explanation.predictions, checkpoint.facts) is False:
+    if top and abstention.is_sure(explanation.logit, checkpoint.facts) is False:
         top = f"not sure: perhaps {top}"
     facts = top or "This model has no classes: its maps are of attention alone"
     return SideContent(checkpoint, explanation, plain(facts), content, credit)

@@ -27,7 +27,7 @@ def show_top(
     place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
 ) -> None:
     """Show what the model says in one short sentence; `bars_of` has the probabilities."""
-    if abstention.is_sure(explanation.predictions, checkpoint.facts) is False:
+    if abstention.is_sure(explanation.logit, checkpoint.facts) is False:
         place.markdown(plain(abstention.perhaps(explanation.predictions, shares=False)))
     elif explanation.predictions:
         best = explanation.predictions[0]
@@ -39,7 +39,7 @@ def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExp
     if not explanation.predictions:
         return None
     count = len(checkpoint.labels)
-    sure = abstention.is_sure(explanation.predictions, checkpoint.facts)
+    sure = abstention.is_sure(explanation.logit, checkpoint.facts)
     note = f"{'The model is not sure. ' if sure is False else ''}It knows {count:,} class{'es' if count > 1 else ''}."
     # Rounded, as the stored first view and the model's own answer on another machine differ in the last digits.
     return {
@@ -81,13 +81,13 @@ def _class_count(checkpoint: Checkpoint | Model) -> str:
 
 
 def _sureness(checkpoint: Checkpoint | Model) -> str:
-    """Describe from which probability an answer counts as sure."""
+    """Describe when an answer counts as sure."""
     threshold = abstention.threshold_of(checkpoint.facts)
     if threshold is None:
         return "Nobody has measured when it is sure."
-    if threshold == 1:
+    if threshold == abstention.NEVER:
         return "It is never sure."
-    return f"Below {threshold:.0%} it is not sure ({checkpoint.facts.get('threshold_on', 'source not recorded')})."
+    return f"It is sure from a logit of {threshold:.4g} ({checkpoint.facts.get('sure_on', 'source not recorded')})."
 
 
 def _show_input(container: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:

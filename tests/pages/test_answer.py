@@ -16,12 +16,12 @@ from vit.model.transformer import VisionTransformer
 
 @pytest.fixture
 def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., VisionTransformer]) -> Any:
-    """Return `answering(facts)`: page Explore with a checkpoint that answers 60, 30 and 10 percent to every picture."""
+    """Return `answering(facts)`: page Explore with a checkpoint with logits log 6, log 3 and 0 for every picture."""
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     model = build(num_classes=3)
     with torch.no_grad():
         model.head.weight.zero_()
-        model.head.bias.copy_(torch.tensor([0.6, 0.3, 0.1]).log())
+        model.head.bias.copy_(torch.tensor([6.0, 3.0, 1.0]).log())
 
     def opened(**facts: object) -> AppTest:
         save(tmp_path / "answering", model, facts=facts)
@@ -36,13 +36,13 @@ def bars(page: AppTest) -> dict[str, Any]:
 
 
 def test_answer_above_the_threshold_is_said(answering: Callable[..., AppTest]) -> None:
-    page = answering(threshold=0.5, threshold_on="80% of 200 validation pictures have a sure answer")
+    page = answering(sure_from=1.7, sure_on="80% of 200 validation pictures have a sure answer")
     assert "It says **apple** (60%)" in texts(page, "markdown")
-    assert "Below 50% it is not sure" in texts(page, "caption")
+    assert "It is sure from a logit of 1.7" in texts(page, "caption").replace("\\", "")
 
 
 def test_answer_below_the_threshold_is_a_guess(answering: Callable[..., AppTest]) -> None:
-    page = answering(threshold=0.7)
+    page = answering(sure_from=1.9)
     assert "Not sure: perhaps" in texts(page, "markdown").replace("\\", "") and "It says" not in texts(page, "markdown")
     assert bars(page)["note"] == "The model is not sure. It knows 3 classes."
     assert [share for _, share in bars(page)["bars"]] == [0.6, 0.3, 0.1]

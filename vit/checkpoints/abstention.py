@@ -1,28 +1,32 @@
-"""Whether a model's answer is sure: its probability against a threshold that was measured on pictures. No torch.
+"""Whether a model's answer is sure: its largest logit against a threshold that was measured on pictures. No torch.
 
 The threshold is a fact of a checkpoint, see `vit.training.calibration`. Checkpoints of others have none and claim none.
+The largest logit tells things that a model knows from others better than the largest probability does: Hendrycks et al.
+2022, arXiv 1911.11132; docs/measuring.md compares five scores.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 NAMED = 3  # classes named in an answer that is not sure
+NEVER = 1e9  # threshold of a model that is never sure
 
 
 def threshold_of(facts: Mapping[str, Any]) -> float | None:
-    """Return the probability from which an answer is sure; None if none was measured.
+    """Return the largest logit from which an answer is sure; None if none was measured.
 
     Args:
         facts: of a checkpoint, untrusted.
     """
-    threshold = facts.get("threshold")
-    return threshold if isinstance(threshold, float) and 0 < threshold <= 1 else None
+    threshold = facts.get("sure_from")
+    return threshold if isinstance(threshold, float) and math.isfinite(threshold) else None
 
 
-def is_sure(ranked: Sequence[tuple[str, float]], facts: Mapping[str, Any]) -> bool | None:
-    """Whether the first of some (label, probability) pairs is a sure answer; None without a threshold or classes."""
+def is_sure(logit: float, facts: Mapping[str, Any]) -> bool | None:
+    """Whether an answer with this logit is sure; None without a threshold."""
     threshold = threshold_of(facts)
-    return ranked[0][1] >= threshold if ranked and threshold is not None else None
+    return None if threshold is None else logit >= threshold
 
 
 def qualified(label: str, sure: bool | None) -> str:

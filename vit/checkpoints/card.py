@@ -20,7 +20,7 @@ _SECTIONS = (
     _Section("Cost", ("hardware", "time", "seconds")),
     _Section("Accuracy", (
         "accuracy", "accuracy_on", "balanced_accuracy", "validation_accuracy", "cross_validated_accuracy", "weights",
-        "temperature", "threshold", "threshold_on",
+        "temperature", "sure_from", "sure_on",
     )),
     _Section("Limits", ("limits", "assumed")),
 )  # fmt: skip

@@ -47,7 +47,7 @@ WEIGHT_NAMES = (WEIGHTS, INDEXES[0], PYTORCH_WEIGHTS, INDEXES[1])  # in order of
 
 
 # Facts that are void once the classes are replaced.
-_OF_CLASSES = ("faithfulness", "limits", "data", "images", "temperature", "threshold", "threshold_on")
+_OF_CLASSES = ("faithfulness", "limits", "data", "images", "temperature", "sure_from", "sure_on")
 
 
 @dataclass(frozen=True)

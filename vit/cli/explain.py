@@ -54,7 +54,7 @@ def run_classify(options: argparse.Namespace) -> None:
             for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
         ]
         ranked = [(one["label"], one["probability"]) for one in predictions]
-        sure = abstention.is_sure(ranked, checkpoint.facts)
+        sure = abstention.is_sure(float(logits.max()), checkpoint.facts)
         results.append({"image": str(path), "predictions": predictions} | ({} if sure is None else {"sure": sure}))
         if not options.json:
             print(path)
@@ -139,9 +139,10 @@ def _most_probable(checkpoint: Checkpoint, record: AttentionRecord) -> tuple[str
     """Return the predicted class and its probability; "" and None for a model without classes."""
     if not checkpoint.labels:
         return "", None
-    most, index = checkpoint.model.probabilities(record.logits[0]).max(0)
-    label, probability = checkpoint.labels[int(index)], float(most)
-    return abstention.qualified(label, abstention.is_sure([(label, probability)], checkpoint.facts)), probability
+    logits = record.logits[0]
+    most, index = checkpoint.model.probabilities(logits).max(0)
+    sure = abstention.is_sure(float(logits.max()), checkpoint.facts)
+    return abstention.qualified(checkpoint.labels[int(index)], sure), float(most)
 
 
 @contextmanager

@@ -54,14 +54,14 @@ def run_evaluate(options: argparse.Namespace) -> None:
 
 
 def _record_threshold(checkpoint: Checkpoint, options: argparse.Namespace, logits: Tensor, labels: Tensor) -> None:
-    """Write into a checkpoint's card from which probability its answers are sure; the weights stay as they are."""
+    """Write into a checkpoint's card from which logit its answers are sure; the weights stay as they are."""
     found = calibrate(logits, labels, temperature=1.0)
     if found is None:
         raise UserError(f"{len(labels)} pictures are too few for a threshold; it takes {LEAST_PICTURES}.")
     facts = found.facts(f"test ({options.data})")
     record_facts(checkpoint, facts)
     if not options.json:
-        print(f"Sure from {found.threshold:.0%}: {facts['threshold_on']}.")
+        print(f"Sure from a logit of {found.threshold:.4g}: {facts['sure_on']}.")
 
 
 def run_faithfulness(options: argparse.Namespace) -> None:

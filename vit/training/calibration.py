@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vit.checkpoints.abstention import NEVER
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.pictures import Pictures
@@ -28,7 +29,7 @@ class Calibration(NamedTuple):
 
     Attributes:
         temperature: divides the logits.
-        threshold: probability from which an answer is sure; 1 if no answer ever is.
+        threshold: largest logit from which an answer is sure, see `vit.checkpoints.abstention`.
         sure: share of the pictures whose answer is sure.
         right: share of right answers among these.
         pictures: number of pictures.
@@ -48,7 +49,7 @@ class Calibration(NamedTuple):
         """
         sure = f"{self.sure:.0%} of {self.pictures:,} {kind} pictures have a sure answer"
         right = f"; {self.right:.0%} of these are right" if self.sure else ""
-        return {"threshold": math.floor(1e4 * self.threshold) / 1e4, "threshold_on": sure + right}
+        return {"sure_from": math.floor(1e4 * self.threshold) / 1e4, "sure_on": sure + right}
 
 
 def calibrate(logits: Tensor, labels: Tensor, temperature: float | None = None) -> Calibration | None:
@@ -68,17 +69,17 @@ def calibrate(logits: Tensor, labels: Tensor, temperature: float | None = None) 
         return None
     logits, labels = logits.double().cpu(), labels.cpu()
     temperature = fit_temperature(logits, labels) if temperature is None else temperature
-    probabilities, answers = (logits / temperature).softmax(1).max(1)
-    order = probabilities.argsort(descending=True, stable=True)
-    probabilities, right = probabilities[order], (answers == labels)[order]
-    shares = right.cumsum(0) / torch.arange(1, len(right) + 1)  # right answers among the most probable 1, 2, ...
+    scores, answers = (logits / temperature).max(1)
+    order = scores.argsort(descending=True, stable=True)
+    scores, right = scores[order], (answers == labels)[order]
+    shares = right.cumsum(0) / torch.arange(1, len(right) + 1)  # right answers among the first 1, 2, ...
     enough = (shares >= RIGHT).nonzero()
     if not len(enough):
-        return Calibration(temperature, 1.0, 0.0, 0.0, len(labels))
-    of_right = probabilities[right]
+        return Calibration(temperature, NEVER, 0.0, 0.0, len(labels))
+    of_right = scores[right]
     at_most = of_right[min(math.ceil(KEPT * len(of_right)), len(of_right)) - 1]
-    threshold = float(max(probabilities[enough[-1, 0]], at_most))
-    sure = probabilities >= threshold
+    threshold = float(max(scores[enough[-1, 0]], at_most))
+    sure = scores >= threshold
     return Calibration(
         temperature, threshold, float(sure.double().mean()), float(right[sure].double().mean()), len(labels)
     )

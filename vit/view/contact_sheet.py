@@ -124,7 +124,7 @@ def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str, sett
         float(probability),
         _spread(recorded.record.last_attention()),
         _thumbnail(image, heatmap_of(recorded, method, **settings), checkpoint),
-        is_sure([(label, float(probability))], checkpoint.facts),
+        is_sure(float(recorded.record.logits[0].max()), checkpoint.facts),
     )
 
 

@@ -40,6 +40,7 @@ class Explanation:
         record: attention on demand.
         probabilities: of every output, in the model's order, also for a model without labels.
         predictions: every class, most probable first; empty for a model without labels.
+        logit: the largest one, see `vit.checkpoints.abstention`.
         payload: data for the viewer, see `vit.view.payload`.
     """
 
@@ -50,6 +51,7 @@ class Explanation:
     record: AttentionRecord
     probabilities: tuple[float, ...]
     predictions: tuple[Prediction, ...]
+    logit: float
     payload: bytes
 
 
@@ -109,10 +111,10 @@ def explain_picture(
     with _timing(checkpoint, preprocess.size, precision):
         input_image = preprocess.input_image(picture)
         recorded = record(checkpoint.model, preprocess.normalised(input_image), precision)
-        shares, predictions = _predictions(checkpoint, recorded)
+        answer = _answer(checkpoint, recorded)
         geometry = preprocess.geometry(picture)
         payload = pack(recorded, picture, geometry.box, COLORMAPS)
-    return Explanation(picture, preprocess, input_image, geometry, recorded, shares, predictions, payload)
+    return Explanation(picture, preprocess, input_image, geometry, recorded, *answer, payload)
 
 
 def with_predictions(explanation: Explanation, checkpoint: Checkpoint) -> Explanation:
@@ -123,16 +125,20 @@ def with_predictions(explanation: Explanation, checkpoint: Checkpoint) -> Explan
         checkpoint: provides the head.
     """
     recorded = record_answered(explanation.record, checkpoint.model)
-    shares, predictions = _predictions(checkpoint, recorded)
-    return replace(explanation, record=recorded, probabilities=shares, predictions=predictions)
+    shares, predictions, logit = _answer(checkpoint, recorded)
+    return replace(explanation, record=recorded, probabilities=shares, predictions=predictions, logit=logit)
 
 
-def _predictions(checkpoint: Checkpoint, recorded: AttentionRecord) -> tuple[tuple[float, ...], tuple[Prediction, ...]]:
-    """Return all probabilities, and the labels by descending probability; the latter is empty without labels."""
-    probabilities = checkpoint.model.probabilities(recorded.logits[0])
+def _answer(
+    checkpoint: Checkpoint, recorded: AttentionRecord
+) -> tuple[tuple[float, ...], tuple[Prediction, ...], float]:
+    """Return all probabilities, the labels by descending probability (none without labels), and the largest logit."""
+    logits = recorded.logits[0]
+    probabilities = checkpoint.model.probabilities(logits)
     order = probabilities.sort(descending=True)
     ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
-    return tuple(probabilities.tolist()), tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
+    predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
+    return tuple(probabilities.tolist()), predictions, float(logits.max())
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoin
         "scale": {"unit": map_view.unit, "low": map_view.low, "top": map_view.top},
         "predictions": [prediction._asdict() for prediction in explanation.predictions[:JSON_PREDICTIONS]],
     }
-    if (sure := is_sure(explanation.predictions, checkpoint.facts)) is not None:
+    if (sure := is_sure(explanation.logit, checkpoint.facts)) is not None:
         meta["sure"] = sure
     if map_view.colours is not None:
         meta["colours"] = [[_decimals(patch) for patch in row] for row in map_view.colours]

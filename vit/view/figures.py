@@ -39,7 +39,7 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
         parts.append(f"computed in {str(record.queries[0].dtype).removeprefix('torch.')}")
     if explanation.predictions:
         label, probability = explanation.predictions[0]
-        sure = is_sure(explanation.predictions, checkpoint.facts)
+        sure = is_sure(explanation.logit, checkpoint.facts)
         parts.append(f"predicted {qualified(label, sure)}, {probability:.1%}")
     return ". ".join(part[:1].upper() + part[1:] for part in parts if part) + "."
 

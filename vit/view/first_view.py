@@ -109,6 +109,7 @@ class Explanation:
     record: Record
     predictions: tuple[Prediction, ...]
     probabilities: tuple[float, ...]
+    logit: float
     payload: bytes
     png: bytes
 
@@ -180,6 +181,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
             Record(record.blocks, record.heads, record.tokens, record.prefix, record.grid),
             tuple(Prediction(*one) for one in explanation.predictions),
             explanation.probabilities,
+            explanation.logit,
             explanation.payload,
             encode_image(explanation.input_image, "PNG"),
         ),
@@ -207,6 +209,7 @@ def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
         "record": explanation.record._asdict(),
         "predictions": explanation.predictions,
         "probabilities": explanation.probabilities,
+        "logit": explanation.logit,
         "size": view.size,
         "error": view.error,
         "target": view.target,
@@ -236,6 +239,7 @@ def _unpack_view(members: Mapping[str, bytes]) -> FirstView:
             Record(**{name: _as_tuples(value) for name, value in record.items()}),
             tuple(Prediction(*one) for one in facts["predictions"]),
             tuple(facts["probabilities"]),
+            facts["logit"],
             members["payload"],
             members["seen.png"],
         ),

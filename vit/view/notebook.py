@@ -333,7 +333,7 @@ def _of_model(checkpoint: Checkpoint, picture: Any, size: int | None) -> _Parts:
     pixels = explained.preprocess(explained.picture)
     source = MapSource(explained.record, checkpoint.model, pixels, checkpoint.labels)
     likely = ", ".join(f"{label} {probability:.1%}" for label, probability in explained.predictions[:3])
-    if abstention.is_sure(explained.predictions, checkpoint.facts) is False:
+    if abstention.is_sure(explained.logit, checkpoint.facts) is False:
         likely = abstention.perhaps(explained.predictions)
     facts = [likely] if likely else []
     facts += [f"Assumed: {why}" for why in checkpoint.assumed.values()]

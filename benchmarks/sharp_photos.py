@@ -1,0 +1,119 @@
+"""Measure a checkpoint's answers on photos that are named by their WordNet id, such as "n02093428 terrier.jpg".
+
+    python benchmarks/sharp_photos.py FOLDER [--checkpoint everyday] [--figure reliability.png]
+
+The checkpoint's folder has a classes.csv with the columns class and wordnet: one line for each id that a class stands
+for. Photos of other ids are of things that the checkpoint does not know. It prints, with 95% intervals: how often the
+first answer, and one of the first three, is right, over photos and as the mean over classes; how often an answer is
+sure, and right then; how often an unknown thing is answered with "not sure"; the commonest mistakes; and how often
+answers of a given probability are right, which --figure also draws.
+"""
+
+import argparse
+import csv
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import vit
+from vit.checkpoints.abstention import is_sure
+from vit.explain.confidence import wilson
+
+BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # edges of probabilities
+
+
+class Answer(NamedTuple):
+    """The answer to one photo.
+
+    Attributes:
+        truth: the class; "" for a thing that the checkpoint does not know.
+        named: the most probable classes, three at most.
+        probability: of the first.
+        sure: whether it is a sure answer.
+    """
+
+    truth: str
+    named: tuple[str, ...]
+    probability: float
+    sure: bool
+
+    @property
+    def right(self) -> bool:
+        return self.truth == self.named[0]
+
+
+def share(hits: Sequence[bool]) -> str:
+    if not hits:
+        return "no photos"
+    low, high = wilson(sum(hits), len(hits))
+    return f"{np.mean(hits):.1%} ({sum(hits)} of {len(hits)}, 95%: {low:.1%} to {high:.1%})"
+
+
+def class_mean(known: Sequence[Answer], count: int) -> str:
+    """Describe the mean over classes of how often the truth is among the first `count`, with a normal interval."""
+    hits: dict[str, list[bool]] = {}
+    for one in known:
+        hits.setdefault(one.truth, []).append(one.truth in one.named[:count])
+    each = [np.mean(one) for one in hits.values()]
+    return f"mean over {len(each)} classes {np.mean(each):.1%} (+- {1.96 * np.std(each) / len(each) ** 0.5:.1%})"
+
+
+def draw(bins: Sequence[tuple[float, Sequence[bool]]], file: Path) -> None:
+    """Draw a reliability diagram."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((4, 4), dpi=150, layout="constrained")
+    axes = figure.add_subplot(xlabel="Probability of the answer", ylabel="Share right", xlim=(0, 1), ylim=(0, 1))
+    axes.plot((0, 1), (0, 1), ":", color="grey")
+    for probability, hits in bins:
+        axes.plot((probability, probability), wilson(sum(hits), len(hits)), color="#2b6f77")
+        axes.plot(probability, np.mean(hits), "o", color="#2b6f77")
+        axes.annotate(f"  {len(hits)}", (probability, float(np.mean(hits))))
+    figure.savefig(file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--checkpoint", default="everyday")
+    parser.add_argument("--figure", type=Path)
+    arguments = parser.parse_args()
+    checkpoint = vit.load_checkpoint(arguments.checkpoint)
+    with open(checkpoint.path / "classes.csv", encoding="utf-8", newline="") as file:
+        class_of = {row["wordnet"]: row["class"] for row in csv.DictReader(file)}
+    answers = []
+    for path in sorted(arguments.folder.glob("n*.jpg")):
+        with torch.inference_mode():
+            logits = checkpoint.model(checkpoint.preprocess(vit.decode_image(path.read_bytes()))).logits[0]
+        top = checkpoint.model.probabilities(logits).topk(3)
+        named = tuple(checkpoint.labels[index] for index in top.indices.tolist())
+        sure = is_sure(float(logits.max()), checkpoint.facts) is not False
+        answers.append(Answer(class_of.get(path.name.split()[0], ""), named, float(top.values[0]), sure))
+    known = [one for one in answers if one.truth]
+    for count in (1, 3):
+        print(f"top-{count}: {share([one.truth in one.named[:count] for one in known])};", class_mean(known, count))
+    print("sure:", share([one.sure for one in known]))
+    print("right when sure:", share([one.right for one in known if one.sure]))
+    print("unknown things not sure:", share([not one.sure for one in answers if not one.truth]))
+    mistakes = Counter(f"{one.truth} is called {one.named[0]}" for one in known if not one.right)
+    print("mistakes:", ", ".join(f"{what} ({times})" for what, times in mistakes.most_common(12)))
+    bins = []
+    for low, high in pairwise(BINS):
+        if inside := [one for one in known if low < one.probability <= high]:
+            bins.append((float(np.mean([one.probability for one in inside])), [one.right for one in inside]))
+            print(f"probability {low} to {high}: mean {bins[-1][0]:.2f}, right {share(bins[-1][1])}")
+    if arguments.figure:
+        draw(bins, arguments.figure)
+
+
+if __name__ == "__main__":
+    main()
