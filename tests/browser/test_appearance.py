@@ -60,9 +60,9 @@ def test_all_texts_have_sufficient_contrast(
 @pytest.mark.parametrize("width", [1280, 390])
 def test_class_names_are_not_truncated(page: Page, serve: Callable[..., str], width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
-    page.goto(f"{serve(ROOT / 'app.py')}/?sample=church&checkpoint=everyday")
+    page.goto(f"{serve(ROOT / 'app.py')}/?sample=rocket&checkpoint=everyday")
     page.get_by_role("button", name="Answer").click()
-    name = page.locator(".bar span", has_text="suspension bridge")
+    name = page.locator(".bar span", has_text="water tower")
     expect(name).to_be_visible()
     assert name.evaluate("(e) => getComputedStyle(e).textOverflow !== 'ellipsis' && e.scrollWidth <= e.clientWidth")
 

