@@ -39,6 +39,8 @@ def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
     elif isinstance(facts.get("validation_accuracy"), float):
         rows["Validation accuracy"] = f"{facts['validation_accuracy']:.1%}"
     st.html(bars.facts(rows))
+    if isinstance(measured_on := facts.get("accuracy_on"), str):
+        st.caption(plain(f"Accuracy on {measured_on[:300]}."))
     if 0 < len(checkpoint.labels) <= NAMED_CLASSES and "labels" not in checkpoint.assumed:
         st.caption(f"Its classes: {', '.join(plain(label) for label in checkpoint.labels)}.")
     if assumed := {field: why for field, why in checkpoint.assumed.items() if field not in ("heads", "pooler")}:

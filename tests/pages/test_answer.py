@@ -51,3 +51,8 @@ def test_answer_below_the_threshold_is_a_guess(answering: Callable[..., AppTest]
 def test_model_without_a_threshold_claims_none(answering: Callable[..., AppTest]) -> None:
     page = answering()
     assert "It says" in texts(page, "markdown") and "Nobody has measured when it is sure" in texts(page, "caption")
+
+
+def test_accuracy_is_shown_with_what_it_was_measured_on(answering: Callable[..., AppTest]) -> None:
+    page = answering(accuracy=0.75, accuracy_on="40 photos (95%: 60% to 86%)")
+    assert "Accuracy on 40 photos (95%: 60% to 86%)." in texts(page, "caption").replace("\\", "")
