@@ -106,6 +106,8 @@ def show_viewer(
         method_choice.example_key(payload, checkpoint), checkpoint, explanation, stored=stored
     )
     with st.container(gap=None, key="stage"):
+        with st.container(key="share"):
+            share = st.popover("Share", width="content", disabled=bool(stored))
         with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
             choice = method_choice.pick_folded(example)
         container = st.container()
@@ -155,6 +157,7 @@ def show_viewer(
         if of_class:
             page_map["masks"] = faithfulness.packed(example, of_class.about)
         downloads.show(
+            share,
             token_features.with_features(example, selection).explanation,
             selection,
             checkpoint,

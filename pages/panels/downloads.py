@@ -1,4 +1,4 @@
-"""Downloads of page Explore: pictures, numbers, figures, a standalone page, animations, code."""
+"""Sharing and downloads of page Explore: link, pictures, numbers, figures, a standalone page, animations, code."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from pages.links import session
+from pages.links import address, session
 from pages.links.source import Source
-from pages.server import pass_queue
+from pages.server import pass_queue, uploaded_pictures
 from pages.shared import download_buttons
 from pages.shared.escape import with_code
 from vit.errors import UserError
@@ -21,6 +21,7 @@ from vit.view import animation, code_snippet, export, figures, map_pictures, sta
 from vit.view.captions import file_stem, map_stem
 
 if TYPE_CHECKING:
+    from pages.streamlit_internals.types import DeltaGenerator
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.explain.record import Precision
     from vit.view.explanation import Explanation
@@ -31,6 +32,7 @@ FIGURES = {"PNG": "image/png", "SVG": "image/svg+xml", "PDF": "application/pdf"}
 
 
 def show(
+    share: DeltaGenerator,
     explanation: Explanation,
     selection: Selection,
     checkpoint: Checkpoint,
@@ -40,9 +42,10 @@ def show(
     others: Callable[[], dict[str, Any]] = dict,
     **viewer: Any,
 ) -> None:
-    """Draw a row of downloads for the current view.
+    """Draw what the popover *Share* contains, and a row of downloads, for the current view.
 
     Args:
+        share: the popover.
         explanation: from `explain`.
         selection: selection of the viewer.
         checkpoint: from `load_checkpoint`.
@@ -67,14 +70,9 @@ def show(
         return drawn.with_faithfulness(explanation.record, viewer.get("masks"))
 
     # The buttons do not rerun the page: a rerun would delete the files of the other buttons.
+    with share:
+        _share(explanation, selection, checkpoint, source, drawn_map, viewer, others, stem)
     with st.container(horizontal=True, vertical_alignment="center"):
-        download_buttons.file(
-            "Map as PNG",
-            lambda: map_pictures.overlay_png(explanation, selection, drawn_map()),
-            f"{stem}.png",
-            "image/png",
-            key="map",
-        )
         download_buttons.file(
             "All heads as PNG",
             partial(map_pictures.grid_png, explanation, selection),
@@ -98,9 +96,52 @@ def show(
             _figures(explanation, selection, checkpoint, source, drawn_map, stem, heads_stem)
             st.markdown("**Other files** of what is shown")
             with st.container(horizontal=True):
-                _others(explanation, selection, checkpoint, source, drawn_map, viewer, others, stem)
+                _others(explanation, selection, checkpoint, source, drawn_map, stem)
             _frames(explanation, selection, checkpoint, source, {} if code is None else code, stem)
         _code(explanation, checkpoint, source, facts)
+
+
+def _share(
+    explanation: Explanation,
+    selection: Selection,
+    checkpoint: Checkpoint,
+    source: Source,
+    drawn_map: Callable[[], export.MapView],
+    viewer: dict[str, Any],
+    others: Callable[[], dict[str, Any]],
+    stem: str,
+) -> None:
+    """Show the link of the view, and draw the buttons for the picture with its caption and the standalone page."""
+
+    def picture() -> bytes:
+        credit = source.credit if source.sample else ""
+        return figures.shared_picture(explanation, selection, checkpoint, drawn_map(), credit)
+
+    def page() -> bytes:
+        title, facts = f"{source.name} · {checkpoint.name}", figures.caption(explanation, checkpoint, "", source.credit)
+        return standalone_page.standalone(explanation.payload, selection, title, [facts], **viewer | others())
+
+    st.markdown("**Link** to this view")
+    st.code(address.complete(), language=None, wrap_lines=True)
+    if not source.sample:
+        st.caption(uploaded_pictures.retention_note())
+    st.markdown("**Picture** with a caption")
+    download_buttons.file(
+        "Picture as PNG", picture, f"{stem}.png", "image/png", key="map", help="For slides and messages"
+    )
+    st.markdown("**Interactive page**")
+    size = len(explanation.payload) + len(viewer.get("chain") or b"")
+    download_buttons.file(
+        f"Viewer as HTML ({size * 4 / 3e6:.1f} MB)",
+        page,
+        f"{stem}.html",
+        "text/html",
+        key="page",
+        disabled=size > standalone_page.MAX_PAYLOAD,
+        help="This viewer as one file. It works offline, opened from the disk."
+        if size <= standalone_page.MAX_PAYLOAD
+        else f"More than {standalone_page.MAX_PAYLOAD / 1e6:.0f} MB: choose a smaller input size.",
+    )
 
 
 def _heads_stem(explanation: Explanation, selection: Selection) -> str:
@@ -157,15 +198,9 @@ def _others(
     checkpoint: Checkpoint,
     source: Source,
     drawn_map: Callable[[], export.MapView],
-    viewer: dict[str, Any],
-    others: Callable[[], dict[str, Any]],
     stem: str,
 ) -> None:
-    """Draw the buttons for the standalone page, JSON, and the animation over blocks."""
-
-    def page() -> bytes:
-        title, facts = f"{source.name} · {checkpoint.name}", figures.caption(explanation, checkpoint, "", source.credit)
-        return standalone_page.standalone(explanation.payload, selection, title, [facts], **viewer | others())
+    """Draw the buttons for JSON, and the animation over blocks."""
 
     def numbers() -> bytes:
         return export.view_json(explanation, drawn_map(), checkpoint, source.name)
@@ -173,18 +208,6 @@ def _others(
     def blocks() -> animation.Film:
         return animation.over_blocks(explanation, selection)
 
-    size = len(explanation.payload) + len(viewer.get("chain") or b"")
-    download_buttons.file(
-        f"Viewer as HTML ({size * 4 / 3e6:.1f} MB)",
-        page,
-        f"{stem}.html",
-        "text/html",
-        key="page",
-        disabled=size > standalone_page.MAX_PAYLOAD,
-        help="This viewer as one file. It works offline, opened from the disk."
-        if size <= standalone_page.MAX_PAYLOAD
-        else f"More than {standalone_page.MAX_PAYLOAD / 1e6:.0f} MB: choose a smaller input size.",
-    )
     download_buttons.file(
         "Numbers as JSON",
         numbers,
