@@ -106,8 +106,7 @@ def show_viewer(
         method_choice.example_key(payload, checkpoint), checkpoint, explanation, stored=stored
     )
     with st.container(gap=None, key="stage"):
-        with st.container(key="share"):
-            share = st.popover("Share", width="content", disabled=bool(stored))
+        share = st.container(key="share").popover("Share", width="content", disabled=bool(stored))
         with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
             choice = method_choice.pick_folded(example)
         container = st.container()

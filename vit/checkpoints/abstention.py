@@ -31,11 +31,7 @@ def qualified(label: str, sure: bool | None) -> str:
 
 
 def answer(ranked: Sequence[tuple[str, float]], facts: Mapping[str, Any]) -> str:
-    """State an answer in one sentence; "" without classes.
-
-    Args:
-        ranked: (label, probability) pairs, most probable first.
-        facts: of the checkpoint, untrusted.
+    """State the answer of some (label, probability) pairs in one sentence; "" without classes.
 
     >>> answer([("tent", 0.87), ("sail", 0.09)], {"threshold": 0.6})
     'It says tent (87%)'

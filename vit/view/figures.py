@@ -59,13 +59,7 @@ def shared_picture(
     """Draw the map over the model's input, with the answer, the map's sentence and the model below.
 
     Args:
-        selection: colours, opacity, cover, smoothness, outline.
-        map_view: the map.
-        credit: of the picture.
-        kind: file format.
-
-    Returns:
-        contents of the file; deterministic.
+        credit: of the picture; for the others see `map_figure`.
     """
     record, (height, width) = explanation.record, explanation.preprocess.size
     picture, box = window(explanation.picture, explanation.geometry.box)
