@@ -108,7 +108,7 @@ def of_views(folder: Path) -> dict[str, str]:
             name = f"{selection.view} at {side} px"
             facts = figures.caption(seen, checkpoint, view.sentence)
             result |= {
-                f"{name}, overlay": map_pictures.overlay_png(seen, selection, view),
+                f"{name}, picture to share": figures.shared_picture(seen, selection, checkpoint, view),
                 f"{name}, heads": map_pictures.grid_png(seen, selection),
                 f"{name}, json": export.view_json(seen, view, checkpoint),
                 f"{name}, code": code_snippet.snippet(seen, checkpoint, view.facts, sample="cat"),

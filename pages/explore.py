@@ -109,6 +109,7 @@ def show_viewer(
         if missing := method_choice.missing_class(example):
             st.caption(plain(missing))
     with st.container(gap=None, key="stage"):
+        share = st.container(key="share").popover("Share", width="content", disabled=bool(stored))
         with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
             choice = method_choice.pick_folded(example)
         container = st.container()
@@ -158,6 +159,7 @@ def show_viewer(
         if of_class:
             page_map["masks"] = faithfulness.packed(example, of_class.about)
         downloads.show(
+            share,
             token_features.with_features(example, selection).explanation,
             selection,
             checkpoint,

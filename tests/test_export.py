@@ -25,7 +25,7 @@ from vit.model.transformer import VisionTransformer
 from vit.view import export, figures
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView, attention_npz, view_json, view_npz
-from vit.view.map_pictures import grid_png, overlay_png
+from vit.view.map_pictures import draw_map, grid_png
 from vit.view.overlay import OUTSIDE_BRIGHTNESS
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection
@@ -107,20 +107,26 @@ def test_too_large_attention_is_refused(pack: Callable[..., dict[str, Any]], mon
         pack()
 
 
+def overlaid(explanation: Explanation, selection: Selection, view: MapView | None = None) -> Image.Image:
+    """Draw a map over the whole picture; the selection's without `view`."""
+    view = view or MapView.of(explanation.record, selection, explanation.payload)
+    return draw_map(explanation.record, explanation.picture, explanation.geometry.box, selection, view)
+
+
 def test_overlay_has_the_size_of_the_original(explanation: Explanation) -> None:
     for selection in (Selection(), Selection(view="rollout"), Selection(direction="to", scale="own", smooth=True)):
-        assert Image.open(io.BytesIO(overlay_png(explanation, selection))).size == (100, 50)
+        assert overlaid(explanation, selection).size == (100, 50)
 
 
 def test_overlay_of_zero_opacity_shows_the_picture(explanation: Explanation, picture: Image.Image) -> None:
-    drawn = Image.open(io.BytesIO(overlay_png(explanation, Selection(opacity=0.0)))).convert("RGB")
+    drawn = overlaid(explanation, Selection(opacity=0.0))
     seen = (25, 0, 75, 50)
     assert drawn.crop(seen).tobytes() == picture.crop(seen).tobytes()
 
 
 def test_other_selections_draw_other_overlays(explanation: Explanation) -> None:
     selections = [Selection(), Selection(head=1), Selection(block=0), Selection(token=5), Selection(direction="to")]
-    assert len({overlay_png(explanation, selection) for selection in selections}) == len(selections)
+    assert len({overlaid(explanation, selection).tobytes() for selection in selections}) == len(selections)
 
 
 def test_grid_has_a_map_for_every_head_of_every_block(explanation: Explanation) -> None:
@@ -165,7 +171,7 @@ def test_nearest_patches_export_their_cosines_and_features(explanation: Explanat
 def drawn(explanation: Explanation, **selection: Any) -> np.ndarray:
     """Return the overlay's colours alone, one per patch: (4, 4, 3)."""
     chosen = Selection(opacity=1.0, cover="film", colormap="gray", **selection)
-    picture = Image.open(io.BytesIO(overlay_png(explanation, chosen))).convert("RGB")
+    picture = overlaid(explanation, chosen)
     return np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4]
 
 
@@ -218,7 +224,7 @@ def test_view_unavailable_for_the_model_exports_attention(
 ) -> None:
     without = replace(explanation, record=replace(explanation.record, features=None, pool_attention=None))
     assert npz(without, Selection(view=view), checkpoint)["view"]["method"] == "attention"
-    assert overlay_png(without, Selection(view=view)) == overlay_png(without, Selection())
+    assert overlaid(without, Selection(view=view)) == overlaid(without, Selection())
 
 
 SELECTIONS = [
@@ -283,7 +289,7 @@ def test_given_map_is_drawn_if_the_selection_does_not_determine_it(explanation: 
     numbers = torch.arange(17.0)
     view = MapView(numbers, {"method": "other"}, "Another.", 0.0, 16.0, "share")
     selection = Selection(opacity=1.0, cover="film", colormap="gray")
-    picture = Image.open(io.BytesIO(overlay_png(explanation, selection, view))).convert("RGB")
+    picture = overlaid(explanation, selection, view)
     levels = np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4, 0]
     assert np.abs(levels.ravel() - 255 * numbers[1:].numpy() / 16).max() <= 1
 
@@ -307,7 +313,7 @@ def test_components_are_drawn_in_colour_and_written_as_numbers(
     map_view = export.MapView.of_components(record, record.blocks - 1, of, of.colours[0])
     assert record.heatmap(map_view.weights) == pytest.approx(of.values[0][..., 0].float().numpy(), abs=1e-5)
     chosen = Selection(view="components", opacity=1.0)
-    picture = Image.open(io.BytesIO(overlay_png(explanation, chosen, map_view))).convert("RGB")
+    picture = overlaid(explanation, chosen, map_view)
     colours = np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4]
     assert np.abs(colours - of.colours[0].numpy() * 255).max() <= 1
     assert np.array_equal(

@@ -14,11 +14,12 @@ import torch
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.explain.recorded_pass import RecordedPass
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView, shared_top
-from vit.view.figures import DPI, caption, grid_figure, grid_sentence, map_figure
+from vit.view.figures import DPI, caption, grid_figure, grid_sentence, map_figure, shared_picture
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
 
@@ -179,3 +180,41 @@ def test_grid_without_a_shared_scale_says_so(explanation: Explanation) -> None:
 def test_grid_of_many_blocks_fits_a_page(explanation: Explanation) -> None:
     tall = Image.open(io.BytesIO(grid_figure(explanation, Selection(), "Facts.")))
     assert tall.height / DPI * 25.4 < 240
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 50), (1800, 900), (40, 60)])
+def test_picture_to_share_is_the_models_input_at_1200_pixels_with_sharp_patches(
+    checkpoint: Checkpoint, width: int, height: int
+) -> None:
+    explanation = explained(checkpoint, width, height)
+    selection = Selection(block=0, head=1, token=6, opacity=1.0, cover="film", colormap="gray")
+    view = MapView.of(explanation.record, selection, explanation.payload)
+    drawn = embedded(shared_picture(explanation, selection, checkpoint, view, kind="svg"))[0]
+    assert drawn.shape == (1200, 1200, 3)  # the square in the middle
+    patches = drawn.reshape(4, 300, 4, 300, 3)
+    sharp = patches == patches[:, 150:151, :, 150:151]
+    assert sharp.mean() > 0.98  # an edge may be a pixel off
+    levels = np.clip(explanation.record.heatmap(view.weights).numpy() / view.top, 0, 1) * 255
+    assert np.abs(patches[:, 150, :, 150, 0] - levels).max() <= 1
+    picture = Image.open(io.BytesIO(shared_picture(explanation, selection, checkpoint, view)))
+    assert 1200 <= picture.width < 1250 and 1300 < picture.height < 1450
+
+
+def test_picture_to_share_says_what_it_shows(explanation: Explanation, checkpoint: Checkpoint) -> None:
+    pixels = checkpoint.preprocess(explanation.picture)
+
+    def caption_of(target: int, **facts: float) -> str:
+        recorded = RecordedPass.of_class(checkpoint.model, pixels, target)
+        view = MapView.of_method(recorded, "relevance", checkpoint.labels[target])
+        measured = replace(checkpoint, facts=facts)
+        svg = shared_picture(explanation, Selection(), measured, view, f"By {HOSTILE}", kind="svg")
+        return re.sub(" +", " ", text_of(svg))
+
+    (first, share), (second, _) = explanation.predictions[:2]
+    for target in (0, 3):
+        said = caption_of(target)
+        assert f"It says {first} ({share:.0%})" in said
+        assert f"Relevance: evidence for “{checkpoint.labels[target]}”." in said
+        assert "tiny, input 32 × 32 px, By" in said and "alert(1)" in said
+    unsure = caption_of(0, threshold=1.0)
+    assert "It says" not in unsure and f"Not sure: perhaps {first} ({share:.0%}), {second}" in unsure

@@ -96,7 +96,7 @@ def test_settings_can_be_passed_at_construction(checkpoint: vit.Checkpoint, phot
 
 def test_frame_is_self_contained_and_sandboxed(checkpoint: vit.Checkpoint, photo: Image.Image) -> None:
     cell = vit.view(checkpoint, photo)._repr_html_()
-    assert 'sandbox="allow-scripts"' in cell
+    assert 'sandbox="allow-scripts" allowfullscreen' in cell
     assert "default-src 'none'" in cell
     assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", html.unescape(cell))
     assert cell.endswith("</iframe>") and "Trust this notebook" in cell

@@ -46,10 +46,12 @@ class Answers(TypedDict):
 
     Attributes:
         bars: label and probability, 0 to 1, most probable first.
+        says: the answer in a few words, for presentations.
         note: text below.
     """
 
     bars: Sequence[tuple[str, float]]
+    says: str
     note: str
 
 

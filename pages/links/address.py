@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import streamlit as st
 
@@ -54,6 +55,12 @@ def texts(name: str) -> list[str]:
 def understood() -> Query:
     """Return the valid query parameters of the current page."""
     return _understood(current())
+
+
+def complete() -> str:
+    """Return the whole URL of the current view, with which another browser opens it."""
+    query = urlencode(understood(), doseq=True)
+    return f"{(st.context.url or '').rstrip('/')}/{query and '?'}{query}"
 
 
 def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:

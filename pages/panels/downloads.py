@@ -1,4 +1,4 @@
-"""Downloads of page Explore: pictures, numbers, figures, a standalone page, animations, code."""
+"""Sharing and downloads of page Explore: link, pictures, numbers, figures, a standalone page, animations, code."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import streamlit as st
 
-from pages.links import session
+from pages.links import address, session
 from pages.links.source import Source
-from pages.server import pass_queue
+from pages.server import pass_queue, uploaded_pictures
 from pages.shared import download_buttons
 from pages.shared.escape import with_code
 from vit.errors import UserError
@@ -21,6 +21,7 @@ from vit.view import animation, code_snippet, export, figures, map_pictures, sta
 from vit.view.captions import file_stem, map_stem
 
 if TYPE_CHECKING:
+    from pages.streamlit_internals.types import DeltaGenerator
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.explain.record import Precision
     from vit.view.explanation import Explanation
@@ -30,7 +31,19 @@ BAR = "Frame by frame…"
 FIGURES = {"PNG": "image/png", "SVG": "image/svg+xml", "PDF": "application/pdf"}
 
 
+class _Shown(NamedTuple):
+    """What is shown; `drawn_map` computes the map once, `stem` names its files."""
+
+    explanation: Explanation
+    selection: Selection
+    checkpoint: Checkpoint
+    source: Source
+    drawn_map: Callable[[], export.MapView]
+    stem: str
+
+
 def show(
+    share: DeltaGenerator,
     explanation: Explanation,
     selection: Selection,
     checkpoint: Checkpoint,
@@ -40,13 +53,10 @@ def show(
     others: Callable[[], dict[str, Any]] = dict,
     **viewer: Any,
 ) -> None:
-    """Draw a row of downloads for the current view.
+    """Draw what the popover *Share* contains, and a row of downloads, for the current view.
 
     Args:
-        explanation: from `explain`.
-        selection: selection of the viewer.
-        checkpoint: from `load_checkpoint`.
-        source: the picture.
+        share: the popover.
         map_view: computes the `vit.view.export.MapView`, if the selection alone does not define the map.
         code: arguments of `vit.view.code_snippet.snippet`, if the selection alone does not define them.
         others: returns further arguments like `viewer`, for the standalone page.
@@ -66,22 +76,13 @@ def show(
         drawn = map_view() if map_view else export.MapView.of(explanation.record, selection, explanation.payload)
         return drawn.with_faithfulness(explanation.record, viewer.get("masks"))
 
+    shown = _Shown(explanation, selection, checkpoint, source, drawn_map, stem)
     # The buttons do not rerun the page: a rerun would delete the files of the other buttons.
+    with share:
+        _share(shown, viewer, others)
     with st.container(horizontal=True, vertical_alignment="center"):
-        download_buttons.file(
-            "Map as PNG",
-            lambda: map_pictures.overlay_png(explanation, selection, drawn_map()),
-            f"{stem}.png",
-            "image/png",
-            key="map",
-        )
-        download_buttons.file(
-            "All heads as PNG",
-            partial(map_pictures.grid_png, explanation, selection),
-            f"{heads_stem}.png",
-            "image/png",
-            key="heads.png",
-        )
+        heads = partial(map_pictures.grid_png, explanation, selection)
+        download_buttons.file("All heads as PNG", heads, f"{heads_stem}.png", "image/png", key="heads.png")
         size = export.attention_bytes(explanation.record)
         download_buttons.file(
             f"All attention as NPZ ({size / 1e6:.1f} MB)",
@@ -95,12 +96,38 @@ def show(
             else "More than 1 GB: choose a smaller input size.",
         )
         with st.popover("More files", width="content"):
-            _figures(explanation, selection, checkpoint, source, drawn_map, stem, heads_stem)
+            _figures(shown, heads_stem)
             st.markdown("**Other files** of what is shown")
             with st.container(horizontal=True):
-                _others(explanation, selection, checkpoint, source, drawn_map, viewer, others, stem)
-            _frames(explanation, selection, checkpoint, source, {} if code is None else code, stem)
+                _others(shown)
+            _frames(shown, {} if code is None else code)
         _code(explanation, checkpoint, source, facts)
+
+
+def _share(shown: _Shown, viewer: dict[str, Any], others: Callable[[], dict[str, Any]]) -> None:
+    """Show the link of the view, and draw the buttons for the picture with its caption and the standalone page."""
+    explanation, selection, checkpoint, source, drawn_map, stem = shown
+    credit = source.credit if source.sample else ""
+
+    def picture() -> bytes:
+        return figures.shared_picture(explanation, selection, checkpoint, drawn_map(), credit)
+
+    def page() -> bytes:
+        title, facts = f"{source.name} · {checkpoint.name}", figures.caption(explanation, checkpoint, "", source.credit)
+        return standalone_page.standalone(explanation.payload, selection, title, [facts], **viewer | others())
+
+    st.markdown("**Link** to this view")
+    st.code(address.complete(), language=None, wrap_lines=True)
+    if not source.sample:
+        st.caption(uploaded_pictures.retention_note())
+    st.markdown("**Picture** with a caption")
+    download_buttons.file("Picture as PNG", picture, f"{stem}.png", "image/png", key="map")
+    st.markdown("**Interactive page**")
+    size, most = len(explanation.payload) + len(viewer.get("chain") or b""), standalone_page.MAX_PAYLOAD
+    label, help = f"Viewer as HTML ({size * 4 / 3e6:.1f} MB)", "This viewer as one file, which works offline."
+    if size > most:
+        help = f"More than {most / 1e6:.0f} MB: choose a smaller input size."
+    download_buttons.file(label, page, f"{stem}.html", "text/html", key="page", disabled=size > most, help=help)
 
 
 def _heads_stem(explanation: Explanation, selection: Selection) -> str:
@@ -109,16 +136,9 @@ def _heads_stem(explanation: Explanation, selection: Selection) -> str:
     return f"{map_stem({name: facts[name] for name in ('method', 'query', 'direction')})}-heads"
 
 
-def _figures(
-    explanation: Explanation,
-    selection: Selection,
-    checkpoint: Checkpoint,
-    source: Source,
-    drawn_map: Callable[[], export.MapView],
-    stem: str,
-    heads_stem: str,
-) -> None:
+def _figures(shown: _Shown, heads_stem: str) -> None:
     """Draw the controls for figures for print, of the map or of all heads."""
+    explanation, selection, checkpoint, source, drawn_map, stem = shown
 
     def draw(what: str, kind: Any, width: float) -> bytes:
         if what == "All heads":
@@ -151,43 +171,12 @@ def _choice(label: str, *options: str) -> str:
     return st.segmented_control(label, options, default=options[0], required=True, key=f"figure {label}")
 
 
-def _others(
-    explanation: Explanation,
-    selection: Selection,
-    checkpoint: Checkpoint,
-    source: Source,
-    drawn_map: Callable[[], export.MapView],
-    viewer: dict[str, Any],
-    others: Callable[[], dict[str, Any]],
-    stem: str,
-) -> None:
-    """Draw the buttons for the standalone page, JSON, and the animation over blocks."""
-
-    def page() -> bytes:
-        title, facts = f"{source.name} · {checkpoint.name}", figures.caption(explanation, checkpoint, "", source.credit)
-        return standalone_page.standalone(explanation.payload, selection, title, [facts], **viewer | others())
-
-    def numbers() -> bytes:
-        return export.view_json(explanation, drawn_map(), checkpoint, source.name)
-
-    def blocks() -> animation.Film:
-        return animation.over_blocks(explanation, selection)
-
-    size = len(explanation.payload) + len(viewer.get("chain") or b"")
-    download_buttons.file(
-        f"Viewer as HTML ({size * 4 / 3e6:.1f} MB)",
-        page,
-        f"{stem}.html",
-        "text/html",
-        key="page",
-        disabled=size > standalone_page.MAX_PAYLOAD,
-        help="This viewer as one file. It works offline, opened from the disk."
-        if size <= standalone_page.MAX_PAYLOAD
-        else f"More than {standalone_page.MAX_PAYLOAD / 1e6:.0f} MB: choose a smaller input size.",
-    )
+def _others(shown: _Shown) -> None:
+    """Draw the buttons for JSON, and the animation over blocks."""
+    explanation, selection, checkpoint, source, drawn_map, stem = shown
     download_buttons.file(
         "Numbers as JSON",
-        numbers,
+        lambda: export.view_json(explanation, drawn_map(), checkpoint, source.name),
         f"{stem}.json",
         "application/json",
         key="json",
@@ -195,21 +184,15 @@ def _others(
     )
     download_buttons.films(
         "Attention over blocks",
-        blocks,
+        lambda: animation.over_blocks(explanation, selection),
         f"{stem}-blocks",
         help="Attention of this token, in the selected head or its fusion, from the first block to the last",
     )
 
 
-def _frames(
-    explanation: Explanation,
-    selection: Selection,
-    checkpoint: Checkpoint,
-    source: Source,
-    code: dict[str, Any],
-    stem: str,
-) -> None:
+def _frames(shown: _Shown, code: dict[str, Any]) -> None:
     """Draw the buttons for an animation with the map of each frame, which needs one forward pass per frame."""
+    explanation, selection, checkpoint, source, _, stem = shown
     try:
         several = decode.count_frames(source.data) > 1
     except UserError:  # the page shows another picture instead

@@ -38,12 +38,14 @@ def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExp
     """Return the most probable classes for the viewer; None for a model without classes."""
     if not explanation.predictions:
         return None
-    count = len(checkpoint.labels)
+    count, best = len(checkpoint.labels), explanation.predictions[0]
     sure = abstention.is_sure(explanation.logit, checkpoint.facts)
+    unsure = sure is False and abstention.perhaps(explanation.predictions, shares=False)
     note = f"{'The model is not sure. ' if sure is False else ''}It knows {count:,} class{'es' if count > 1 else ''}."
     # Rounded, as the stored first view and the model's own answer on another machine differ in the last digits.
     return {
         "bars": [(p.label, round(p.probability, 4)) for p in explanation.predictions[: abstention.NAMED]],
+        "says": unsure or f"{best.label} {best.probability:.0%}",
         "note": note,
     }
 

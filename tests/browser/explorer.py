@@ -55,6 +55,11 @@ class App(PageWithViewer):
         """Show the controls of the model."""
         open_model(self.page)
 
+    def open_share(self) -> None:
+        """Show the link and the files to share."""
+        self.page.get_by_role("button", name="Share").click()
+        expect(self.page.get_by_role("button", name="Picture as PNG")).to_be_visible()
+
     def picture(self) -> str:
         return self.page.locator("canvas.over").evaluate("canvas => canvas.toDataURL()")
 

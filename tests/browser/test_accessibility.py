@@ -42,6 +42,25 @@ def test_axe_finds_nothing_serious(
         assert violations(page) == []
 
 
+def test_axe_finds_nothing_serious_in_share_and_present(
+    page: Page, conversation: Conversation, serve: Callable[..., str]
+) -> None:
+    page.goto(f"{serve(ROOT / 'app.py')}/?sample=cat&checkpoint=cifar10")
+    expect(page.locator("canvas.over")).to_be_visible()
+    conversation.finish()
+    for ready in ("Picture as PNG", "End the presentation"):
+        if ready == "Picture as PNG":
+            page.get_by_role("button", name="Share").click()
+        else:
+            page.keyboard.press("Escape")
+            page.evaluate("delete Element.prototype.requestFullscreen")
+            page.locator("canvas.over").press("v")
+        expect(page.get_by_role("button", name=ready)).to_be_visible()
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            assert violations(page) == []
+
+
 def test_keyboard_order_on_explore_is_the_visual_order(
     page: Page, conversation: Conversation, serve: Callable[..., str]
 ) -> None:
@@ -59,6 +78,6 @@ def test_keyboard_order_on_explore_is_the_visual_order(
     assert [one["name"] for one in walked if one["right"] < 0] == []  # in the closed sidebar
     names = [one["name"] for one in walked]
     start = names.index("Samples")
-    assert {"Display", "Class and methodexpand_more"} <= set(names[start:])
+    assert {"Shareexpand_more", "Display", "Class and methodexpand_more"} <= set(names[start:])
     for before, after in zip(walked[start:], walked[start + 1 :], strict=False):
         assert after["top"] >= before["bottom"] or after["left"] >= before["right"], (before, after)

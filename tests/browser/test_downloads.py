@@ -37,6 +37,13 @@ def more(app: App) -> None:
     expect(app.page.get_by_role("button", name="Numbers as JSON")).to_be_visible()
 
 
+def html(app: App, folder: Path) -> str:
+    """Download the viewer as a file; return its address."""
+    app.open_share()
+    (folder / "viewer.html").write_bytes(app.download("Viewer as HTML"))
+    return (folder / "viewer.html").as_uri()
+
+
 def choose(app: App, *names: str) -> None:
     for name in names:
         app.page.get_by_test_id("stPopoverBody").get_by_role("radio", name=name).click()
@@ -76,8 +83,8 @@ def test_numbers_blocks_page_and_code_are_of_the_displayed_view(app: App, tmp_pa
         == 6
     )
 
-    file = tmp_path / "viewer.html"
-    file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]
+    app.page.keyboard.press("Escape")
+    file = html(app, tmp_path)
     app.page.keyboard.press("Escape")
     app.page.get_by_role("button", name="Copy as code").click()
     program = app.page.get_by_test_id("stPopoverBody").locator("code").inner_text()
@@ -85,7 +92,7 @@ def test_numbers_blocks_page_and_code_are_of_the_displayed_view(app: App, tmp_pa
     exec(program, left)
     assert np.allclose(left["weights"], told["values"], atol=1e-6)
 
-    app.page.goto(file.as_uri())
+    app.page.goto(file)
     expect(app.page.locator("canvas.over")).to_be_visible()
     assert app.evaluate("[viewer.selection.block, viewer.selection.head, viewer.selection.token]") == [
         BLOCK,
@@ -107,9 +114,9 @@ def test_map_of_a_class_downloads_as_displayed(app: App, tmp_path: Path, pinned:
     assert np.allclose(told["values"], shown, atol=0.002) and told["sentence"] == said
     assert told["view"]["target"]["label"] == "cat" and told["view"].get("query") == (TOKEN if pinned else None)
     assert told["scale"]["unit"] == "share"
-    file = tmp_path / "viewer.html"
-    file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]
-    app.page.goto(file.as_uri())
+    app.page.keyboard.press("Escape")
+    file = html(app, tmp_path)
+    app.page.goto(file)
     expect(app.page.locator(".sentence")).to_have_text(said)
     assert np.allclose(app.evaluate("[...viewer.map.relevance]"), shown, atol=1e-5)
     app.foreign.clear()  # the file itself
@@ -123,10 +130,8 @@ def test_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App, 
     app.page.wait_for_function(f"() => {FIND}?.map?.relevanceKey")
     relevance = app.evaluate("[...viewer.map.relevance]")
     app.open(f"{link}&view=attention&block=2")
-    more(app)
-    file = tmp_path / "viewer.html"
-    file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]
-    app.page.goto(file.as_uri())
+    file = html(app, tmp_path)
+    app.page.goto(file)
     expect(app.page.locator("canvas.over")).to_be_visible()
     assert app.evaluate("viewer.selection.view") == "attention"
     app.page.locator("[data-value=relevance]").click()

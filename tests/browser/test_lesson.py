@@ -144,6 +144,16 @@ def test_picture_is_opened_its_map_hovered_and_an_exercise_done(
     assert np.allclose(drawn, output.attentions[-1][0].mean(0)[token], atol=0.002)
 
 
+def test_lesson_has_no_presentation(open_lesson: Callable[..., Lesson]) -> None:
+    opened = open_lesson()
+    opened.step(4)
+    expect(opened.page.get_by_text("reverse the direction")).to_be_visible()
+    expect(opened.page.get_by_text("Present", exact=True)).to_be_hidden()
+    expect(opened.page.get_by_text("present on the full screen")).to_be_hidden()
+    opened.page.locator("canvas.over").press("v")
+    expect(opened.page.locator(".presenting")).to_have_count(0)
+
+
 def test_head_is_explained_with_its_numbers(open_lesson: Callable[..., Lesson]) -> None:
     opened = open_lesson()
     opened.step(6)

@@ -101,6 +101,29 @@ def test_file_opens_with_the_saved_selection(opened: File, kept: AttentionRecord
 
 
 @pytest.mark.parametrize("cell", ["", "view-1"])
+def test_presentation_fills_the_window_and_leaves_the_page_as_it_was(
+    opened: File, kept: AttentionRecord, cell: str
+) -> None:
+    opened.open(standalone(packed(kept), Selection(), "A picture", ["A fact"], cell=cell))
+    opened.page.evaluate("delete Element.prototype.requestFullscreen")  # as in a frame that does not allow it
+    main, viewer = opened.page.locator("main"), opened.page.locator(".vit")
+    before, place = main.bounding_box(), viewer.bounding_box()
+    opened.page.locator("canvas.over").press("v")
+    assert viewer.bounding_box() == {"x": 0, "y": 0, "width": 1200, "height": 900}
+    stage = opened.page.locator(".stage").bounding_box()
+    assert stage and stage["height"] > 0.8 * 900 and stage["y"] + stage["height"] <= 900
+    after = main.bounding_box()
+    assert before and after and after["height"] >= before["height"]  # a notebook's frame has the page's height
+    for name in (".bar", ".legend", ".side"):
+        expect(opened.page.locator(name)).to_be_hidden()
+    opened.hover(1, 2)
+    assert opened.evaluate("viewer.query") == 1 + 1 * 4 + 2
+    opened.page.get_by_role("button", name="End the presentation").click()
+    assert (main.bounding_box(), viewer.bounding_box()) == (before, place)
+    expect(opened.page.locator(".legend")).to_be_visible()
+
+
+@pytest.mark.parametrize("cell", ["", "view-1"])
 @pytest.mark.parametrize("javascript", [True, False])
 def test_browser_that_is_too_old_gets_one_sentence(
     browser: Browser, tmp_path: Path, kept: AttentionRecord, cell: str, javascript: bool

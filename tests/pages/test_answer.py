@@ -39,6 +39,7 @@ def test_answer_above_the_threshold_is_said(answering: Callable[..., AppTest]) -
     page = answering(sure_from=1.7, sure_on="80% of 200 validation pictures have a sure answer")
     assert "It says **apple** (60%)" in texts(page, "markdown")
     assert "It is sure from a logit of 1.7" in texts(page, "caption").replace("\\", "")
+    assert bars(page)["says"] == "apple 60%"
 
 
 def test_answer_below_the_threshold_is_a_guess(answering: Callable[..., AppTest]) -> None:
@@ -46,6 +47,7 @@ def test_answer_below_the_threshold_is_a_guess(answering: Callable[..., AppTest]
     assert "Not sure: perhaps" in texts(page, "markdown").replace("\\", "") and "It says" not in texts(page, "markdown")
     assert bars(page)["note"] == "The model is not sure. It knows 3 classes."
     assert [share for _, share in bars(page)["bars"]] == [0.6, 0.3, 0.1]
+    assert bars(page)["says"].startswith("Not sure: perhaps apple, ") and "%" not in bars(page)["says"]
 
 
 def test_model_without_a_threshold_claims_none(answering: Callable[..., AppTest]) -> None:

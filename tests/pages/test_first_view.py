@@ -194,6 +194,7 @@ class Drawn:
         state.context_info.timezone, state.context_info.locale = "UTC", "en"
         socket.send(message.SerializeToString())
         self.page, self.timer, self.text = page, "", ""
+        self.popovers: dict[str, bool] = {}  # label -> whether it is disabled
         self.components: dict[str, tuple[list[int], str]] = {}  # id -> position and data
         while True:
             told = ForwardMsg.FromString(socket.recv(PATIENCE, decode=False))
@@ -203,7 +204,8 @@ class Drawn:
             elif kind == "auto_rerun":
                 self.timer = told.auto_rerun.fragment_id
             elif kind == "delta":
-                element = told.delta.new_element
+                element, popover = told.delta.new_element, told.delta.add_block.popover
+                self.popovers |= {popover.label: popover.disabled} if popover.label else {}
                 if element.WhichOneof("type") == "bidi_component":
                     found = element.bidi_component
                     # Not the bytes: the last digits of a map depend on the machine.
@@ -224,5 +226,6 @@ def test_remaining_elements_appear_without_changing_the_viewer() -> None:
             assert "Loading PyTorch" in first.text and "All attention as NPZ" not in first.text and first.timer
             rest = Drawn(socket, first.page, first.timer)  # the browser's timer, once it has drawn
             assert "Loading PyTorch" not in rest.text and "All attention as NPZ" in rest.text
+            assert (first.popovers["Share"], rest.popovers["Share"]) == (True, False) and "Picture as PNG" in rest.text
             kept = {name: told for name, told in first.components.items() if "viewer" in name or "gallery" in name}
             assert len(kept) == 2 and {name: rest.components[name] for name in kept} == kept

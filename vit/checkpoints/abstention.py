@@ -34,6 +34,21 @@ def qualified(label: str, sure: bool | None) -> str:
     return f"perhaps {label}" if sure is False else label
 
 
+def answer(ranked: Sequence[tuple[str, float]], logit: float, facts: Mapping[str, Any]) -> str:
+    """State an answer in one sentence; "" without classes.
+
+    Args:
+        ranked: (label, probability) pairs, most probable first.
+        logit: of the first.
+
+    >>> answer([("tent", 0.87), ("sail", 0.09)], 7.1, {"sure_from": 6.0})
+    'It says tent (87%)'
+    """
+    if ranked and is_sure(logit, facts) is False:
+        return perhaps(ranked)
+    return f"It says {ranked[0][0]} ({ranked[0][1]:.0%})" if ranked else ""
+
+
 def perhaps(ranked: Sequence[tuple[str, float]], shares: bool = True) -> str:
     """Name the most probable classes of an answer that is not sure.
 

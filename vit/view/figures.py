@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from vit.checkpoints.abstention import is_sure, qualified
+from vit.checkpoints.abstention import answer, is_sure, qualified
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.images.geometry import Box
 from vit.view.captions import clear, outline, token_name
 from vit.view.explanation import Explanation
 from vit.view.export import MapView, shared_top
@@ -16,6 +17,9 @@ WIDTHS = {"1 column": 85.0, "2 columns": 180.0}  # common column widths of journ
 
 HIGHEST = 200.0  # maximum height of pictures and maps, so that a figure fits on a page [mm]
 
+SHARED_SIDE = 1200  # longer side of a picture to share [px], about twice that on screen
+
+_NARROWEST = 60.0  # width of a picture to share, so that its caption fits [mm]
 _GAP = 3.0  # between the two pictures [mm]
 
 
@@ -42,6 +46,36 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
         sure = is_sure(explanation.logit, checkpoint.facts)
         parts.append(f"predicted {qualified(label, sure)}, {probability:.1%}")
     return ". ".join(part[:1].upper() + part[1:] for part in parts if part) + "."
+
+
+def shared_picture(
+    explanation: Explanation,
+    selection: Selection,
+    checkpoint: Checkpoint,
+    map_view: MapView,
+    credit: str = "",
+    kind: Kind = "png",
+) -> bytes:
+    """Draw the map over the model's input, with the answer, the map's sentence and the model below.
+
+    Args:
+        credit: of the picture; for the others see `map_figure`.
+    """
+    record, (height, width) = explanation.record, explanation.preprocess.size
+    picture, box = window(explanation.picture, explanation.geometry.box)
+    picture, box = scaled(picture, box, SHARED_SIDE / max(box.right - box.left, box.bottom - box.top))
+    left, top, right, bottom = map(round, box)
+    drawn = draw_map(record, picture, box, selection, map_view).crop((left, top, right, bottom))
+    facts = ", ".join(filter(None, (checkpoint.name, f"input {width} × {height} px", credit)))
+    answered = answer(explanation.predictions, explanation.logit, checkpoint.facts)
+    headings = [(text, times) for text, times in ((answered, 1.7), (map_view.sentence, 1.3)) if text]
+    across, high = (side / DPI * INCH for side in drawn.size)
+    with open_sheet(max(across, _NARROWEST) + 2 * EDGE, high, facts, kind, headings) as sheet:
+        axes = sheet.axes(0, 0, across, high)
+        show_picture(axes, drawn)
+        if (query := map_view.facts.get("query")) is not None and query >= len(record.prefix):
+            outline_patch(axes, query - len(record.prefix), record.grid, Box(0, 0, *drawn.size))
+    return sheet.content
 
 
 def map_figure(

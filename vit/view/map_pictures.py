@@ -17,17 +17,6 @@ from vit.view.overlay import COLORMAPS, Colormap, Heatmap, bordered, coloured, m
 from vit.view.selection import Selection
 
 
-def overlay_png(explanation: Explanation, selection: Selection, map_view: MapView | None = None) -> bytes:
-    """Draw the selected map over the picture at its original size, in the viewer's colours.
-
-    Args:
-        map_view: the map; None to derive it from the selection.
-    """
-    map_view = map_view or MapView.of(explanation.record, selection, explanation.payload)
-    picture = draw_map(explanation.record, explanation.picture, explanation.geometry.box, selection, map_view)
-    return encode_image(picture, "PNG")
-
-
 def draw_map(
     record: AttentionRecord, picture: Image.Image, box: Box, selection: Selection, map_view: MapView
 ) -> Image.Image:

@@ -36,7 +36,7 @@ def framed(page: str, name: str, title: str, picture: Image.Image, box: Box, hea
     """
     source = page.replace("&", "&amp;").replace('"', "&quot;")
     return (
-        f'<style>{_THEMES}</style><iframe class="vit-view" name="{name}" sandbox="allow-scripts" '
+        f'<style>{_THEMES}</style><iframe class="vit-view" name="{name}" sandbox="allow-scripts" allowfullscreen '
         f'title="{html.escape(title)}" style="{_STYLE}" onload="{_ON_LOAD}" srcdoc="{source}">'
         f"<p>Trust this notebook to use the interactive viewer.</p>{_still(picture, box, heatmap)}</iframe>"
     )

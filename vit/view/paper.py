@@ -136,18 +136,24 @@ class Sheet:
 
 
 @contextmanager
-def open_sheet(width: float, height: float, facts: str, kind: Kind) -> Iterator[Sheet]:
+def open_sheet(
+    width: float, height: float, facts: str, kind: Kind, headings: Sequence[tuple[str, float]] = ()
+) -> Iterator[Sheet]:
     """Open a figure of this width and content height [mm], with wrapped text below. It is rendered on exit.
 
     Args:
         facts: text below the content.
         kind: file format of `Sheet.content`.
+        headings: larger paragraphs above the facts, and their font sizes in multiples of the usual one.
     """
     with _drawing():
-        lines = wrap_text(facts, width - 2 * EDGE)
-        sheet = Sheet(width, height + 1 + len(lines) * LINE + 2 * EDGE)
+        paragraphs = [(wrap_text(text, (width - 2 * EDGE) / times), times) for text, times in (*headings, (facts, 1))]
+        sheet = Sheet(width, height + 1 + sum(len(lines) * LINE * times for lines, times in paragraphs) + 2 * EDGE)
         yield sheet
-        sheet.text(0, height + 1, "\n".join(lines))
+        above = height + 1
+        for lines, times in paragraphs:
+            sheet.text(0, above, "\n".join(lines), _SIZE * times)
+            above += len(lines) * LINE * times
         out = io.BytesIO()
         undated: Any = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
         sheet.figure.savefig(out, format=kind, dpi=DPI, metadata=undated)

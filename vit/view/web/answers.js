@@ -16,6 +16,7 @@ export function showAnswers(page, answers) {
   const place = page.find(".answers");
   if (place.hidden && answers) foldAndInvite(page);
   place.hidden = !answers;
+  setText(page.find(".says"), answers?.says ?? "");
   if (!answers) return;
   const rows = answers.bars.flatMap(([label, probability]) => {
     const [name, bar, share] = ["span", "i", "data"].map((tag) => document.createElement(tag));

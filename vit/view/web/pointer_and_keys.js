@@ -2,6 +2,7 @@
 
 import { readValue, showValue } from "./controls.js";
 import { placeMaps, placePicture } from "./layout.js";
+import { listenToPresent, present } from "./present.js";
 
 /** @import { Effect } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
@@ -18,7 +19,7 @@ export function listen(viewer) {
   listenToPointer(viewer);
   over.addEventListener("keydown", (event) => pictureKey(viewer, event));
   viewer.root.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") viewer.apply(viewer.state.release());
+    if (event.key === "Escape") viewer.apply(leave(viewer));
   });
   over.addEventListener("blur", () => viewer.apply(viewer.state.endHover()));
   listenToGrid(viewer);
@@ -27,6 +28,7 @@ export function listen(viewer) {
   listenToSliders(viewer);
   listenToDisplay(viewer);
   listenToHiding(viewer);
+  listenToPresent(viewer);
 }
 
 /**
@@ -288,11 +290,14 @@ const SETTLING = {
   "]": stepping(0, 1),
 };
 
+/** @type {Act} A pin is released first; without one, the presentation ends. */
+const leave = (viewer) => (viewer.state.selection.pinned || !present(viewer, false) ? viewer.state.release() : "");
+
 /** @type {Record<string, Act>} */
 const CHOOSING = {
   Enter: togglePin,
   " ": togglePin,
-  Escape: ({ state }) => state.release(),
+  Escape: leave,
   c: ({ state }) => state.selectClassToken(),
   d: ({ state }) => (state.hasDirection ? state.change({ direction: state.selection.direction === "to" ? "from" : "to" }) : ""),
   r: ({ state }) => state.toggleView("rollout"),
@@ -301,6 +306,7 @@ const CHOOSING = {
   f: ({ state, payload }) => (payload.features && state.canRequestFeatures ? state.toggleView("components") : ""),
   p: ({ state, payload }) => (payload.pool ? state.toggleView("pool") : ""),
   s: ({ state }) => state.change({ scale: state.selection.scale === "own" ? "shared" : "own" }),
+  v: ({ page }) => (page.find(".present").click(), ""), // disabled in the lesson
 };
 
 /**

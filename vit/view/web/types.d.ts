@@ -103,9 +103,10 @@ export interface Ablation {
   answer: string;
 }
 
-/** The most probable classes, and a note on them. */
+/** The most probable classes, the answer in a few words, and a note on them. */
 export interface Answers {
   bars: [label: string, probability: number][];
+  says: string;
   note: string;
 }
 

@@ -160,6 +160,7 @@ class Lesson {
     // The lesson shows the only setting it keeps, and the keys, below the map instead of in a menu.
     const instrument = element(".instrument"), panel = element(".panel");
     if (panel.parentElement !== instrument) instrument.append(panel);
+    /** @type {HTMLButtonElement} */ (element(".present")).disabled = true; // its key, too; the page has its own layout
   }
 
   /** @param {Selection} selection selection that the user made in the viewer */
