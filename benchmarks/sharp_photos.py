@@ -1,12 +1,12 @@
 """Measure a checkpoint's answers on photos that are named by their WordNet id, such as "n02093428 terrier.jpg".
 
-    python benchmarks/sharp_photos.py FOLDER [--checkpoint everyday] [--figure reliability.png]
+    python benchmarks/sharp_photos.py FOLDER [--checkpoint everyday]
 
 The checkpoint's folder has a classes.csv with the columns class and wordnet: one line for each id that a class stands
 for. Photos of other ids are of things that the checkpoint does not know. It prints, with 95% intervals: how often the
 first answer, and one of the first three, is right, over photos and as the mean over classes; how often an answer is
 sure, and right then; how often an unknown thing is answered with "not sure"; the commonest mistakes; and how often
-answers of a given probability are right, which --figure also draws.
+answers of a given probability are right.
 """
 
 import argparse
@@ -67,25 +67,10 @@ def class_mean(known: Sequence[Answer], count: int) -> str:
     return f"mean over {len(each)} classes {np.mean(each):.1%} (+- {1.96 * np.std(each) / len(each) ** 0.5:.1%})"
 
 
-def draw(bins: Sequence[tuple[float, Sequence[bool]]], file: Path) -> None:
-    """Draw a reliability diagram."""
-    from matplotlib.figure import Figure
-
-    figure = Figure((4, 4), dpi=150, layout="constrained")
-    axes = figure.add_subplot(xlabel="Probability of the answer", ylabel="Share right", xlim=(0, 1), ylim=(0, 1))
-    axes.plot((0, 1), (0, 1), ":", color="grey")
-    for probability, hits in bins:
-        axes.plot((probability, probability), wilson(sum(hits), len(hits)), color="#2b6f77")
-        axes.plot(probability, np.mean(hits), "o", color="#2b6f77")
-        axes.annotate(f"  {len(hits)}", (probability, float(np.mean(hits))))
-    figure.savefig(file)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--checkpoint", default="everyday")
-    parser.add_argument("--figure", type=Path)
     arguments = parser.parse_args()
     checkpoint = vit.load_checkpoint(arguments.checkpoint)
     with open(checkpoint.path / "classes.csv", encoding="utf-8", newline="") as file:
@@ -106,13 +91,9 @@ def main() -> None:
     print("unknown things not sure:", share([not one.sure for one in answers if not one.truth]))
     mistakes = Counter(f"{one.truth} is called {one.named[0]}" for one in known if not one.right)
     print("mistakes:", ", ".join(f"{what} ({times})" for what, times in mistakes.most_common(12)))
-    bins = []
     for low, high in pairwise(BINS):
-        if inside := [one for one in known if low < one.probability <= high]:
-            bins.append((float(np.mean([one.probability for one in inside])), [one.right for one in inside]))
-            print(f"probability {low} to {high}: mean {bins[-1][0]:.2f}, right {share(bins[-1][1])}")
-    if arguments.figure:
-        draw(bins, arguments.figure)
+        inside = [one for one in known if low < one.probability <= high]
+        print(f"right at a probability of {low} to {high}:", share([one.right for one in inside]))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pages.panels import welcome
 from pages.shared import bars
 from pages.shared.escape import plain
 from vit.checkpoints import abstention
@@ -63,8 +62,6 @@ def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplan
         bars.show([bars.Bar(p.label, p.probability, p == top[0]) for p in top], f"Predictions: {names}")
         st.caption(plain(f"{_class_count(checkpoint)} {_sureness(checkpoint)}"))
     _show_input(view, explanation)
-    if welcome.is_shown(checkpoint.name):
-        st.markdown(welcome.CAPTION)
 
 
 def _class_count(checkpoint: Checkpoint | Model) -> str:

@@ -1,4 +1,4 @@
-"""Initial view of page Explore without a link, and its caption.
+"""Initial view of page Explore without a link.
 
 The picture and the method were chosen by eye and by measurement among the samples that the shipped model recognises,
 coffee and cat. With 256 masks, the faithfulness correlation of relevance is 0.16 for the coffee and 0.22 for the cat,
@@ -11,26 +11,9 @@ from pages.links.page_links import ExploreLink
 from vit.view import first_view
 
 VIEW = ExploreLink(sample=first_view.SAMPLE, viewer={"view": "relevance"})
-CAPTION = (
-    "Relevance for “cup” is high on the coffee, and low on the saucer, the spoon and the table. "
-    "Point at a patch to see the tokens that it received information from; choose *Attention* or one of the maps to "
-    "see what each head attends to."
-)
 
 
 def fill() -> None:
     """Fill an empty link with the initial view, without a history entry, see `pages/server/history.js`."""
     if not address.current():
         address.show(VIEW)
-
-
-def is_shown(checkpoint: str) -> bool:
-    """Whether the page shows the initial view, regardless of the pinned token.
-
-    Args:
-        checkpoint: name of the current checkpoint.
-    """
-    link = address.read(ExploreLink)
-    same = (link.sample, link.viewer.get("view")) == (VIEW.sample, VIEW.viewer["view"])
-    others = link.upload, link.picture, link.frame, link.target, link.method, link.classes.source, link.precision
-    return checkpoint == first_view.CHECKPOINT and same and not any((*others, link.heads, link.size))
