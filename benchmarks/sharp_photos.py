@@ -46,10 +46,6 @@ class Answer(NamedTuple):
     probability: float
     sure: bool
 
-    @property
-    def right(self) -> bool:
-        return self.truth == self.named[0]
-
 
 def share(hits: Sequence[bool]) -> str:
     if not hits:
@@ -87,13 +83,13 @@ def main() -> None:
     for count in (1, 3):
         print(f"top-{count}: {share([one.truth in one.named[:count] for one in known])};", class_mean(known, count))
     print("sure:", share([one.sure for one in known]))
-    print("right when sure:", share([one.right for one in known if one.sure]))
+    print("right when sure:", share([one.truth == one.named[0] for one in known if one.sure]))
     print("unknown things not sure:", share([not one.sure for one in answers if not one.truth]))
-    mistakes = Counter(f"{one.truth} is called {one.named[0]}" for one in known if not one.right)
+    mistakes = Counter(f"{one.truth} is called {one.named[0]}" for one in known if one.named[0] != one.truth)
     print("mistakes:", ", ".join(f"{what} ({times})" for what, times in mistakes.most_common(12)))
     for low, high in pairwise(BINS):
         inside = [one for one in known if low < one.probability <= high]
-        print(f"right at a probability of {low} to {high}:", share([one.right for one in inside]))
+        print(f"right at a probability of {low} to {high}:", share([one.truth == one.named[0] for one in inside]))
 
 
 if __name__ == "__main__":
