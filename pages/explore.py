@@ -131,6 +131,7 @@ def show_viewer(
         with places[panel]:
             occlusion = what_if.under_pointer(example, of_class, wanted)
             ablation = what_if.ablation(example, of_class, wanted)
+    answers = predictions.bars_of(checkpoint, explanation)
     with container:
         selection = viewer.show(
             "viewer",
@@ -142,7 +143,7 @@ def show_viewer(
             paintable=panel == "what-if",
             occlusion=occlusion,
             ablation=ablation,
-            answers=predictions.bars_of(checkpoint, explanation),
+            answers=answers,
             masks=method_choice.masks_name(example, of_class.about) if of_class else "",
             features=features,
             on_change=remember,
@@ -158,6 +159,7 @@ def show_viewer(
         map_view, page_map, code = map_exports.for_export(example, selection, choice, computed, method, pictures)
         if of_class:
             page_map["masks"] = faithfulness.packed(example, of_class.about)
+        page_map["answers"] = answers
         downloads.show(
             share,
             token_features.with_features(example, selection).explanation,

@@ -25,26 +25,31 @@ WIDTH = 96  # width of the model's input picture [px]
 def show_top(
     place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
 ) -> None:
-    """Show what the model says in one short sentence; `bars_of` has the probabilities."""
-    if abstention.is_sure(explanation.logit, checkpoint.facts) is False:
-        place.markdown(plain(abstention.perhaps(explanation.predictions, shares=False)))
-    elif explanation.predictions:
-        best = explanation.predictions[0]
-        place.markdown(f"It says **{plain(best.label)}** ({best.probability:.0%})")
+    """Show what the model says in one short sentence, an answer in bold; `bars_of` has the probabilities."""
+    said = _answer(checkpoint, explanation)
+    if said.startswith("It says"):
+        label, _, share = said.removeprefix("It says ").rpartition(" ")
+        place.markdown(f"It says **{plain(label)}** {share}")
+    elif said:
+        place.markdown(plain(said))
+
+
+def _answer(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> str:
+    return abstention.answer(explanation.predictions, explanation.logit, checkpoint.facts)
 
 
 def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> Answers | None:
     """Return the most probable classes for the viewer; None for a model without classes."""
     if not explanation.predictions:
         return None
-    count, best = len(checkpoint.labels), explanation.predictions[0]
-    sure = abstention.is_sure(explanation.logit, checkpoint.facts)
-    unsure = sure is False and abstention.perhaps(explanation.predictions, shares=False)
-    note = f"{'The model is not sure. ' if sure is False else ''}It knows {count:,} class{'es' if count > 1 else ''}."
+    count = len(checkpoint.labels)
+    note = f"It knows {count:,} class{'es' if count > 1 else ''}."
+    if abstention.is_sure(explanation.logit, checkpoint.facts) is False:
+        note = f"It compares the {count:,} classes that it knows, and none fits well."
     # Rounded, as the stored first view and the model's own answer on another machine differ in the last digits.
     return {
         "bars": [(p.label, round(p.probability, 4)) for p in explanation.predictions[: abstention.NAMED]],
-        "says": unsure or f"{best.label} {best.probability:.0%}",
+        "says": _answer(checkpoint, explanation),
         "note": note,
     }
 
@@ -86,7 +91,8 @@ def _sureness(checkpoint: Checkpoint | Model) -> str:
         return "Nobody has measured when it is sure."
     if threshold == abstention.NEVER:
         return "It is never sure."
-    return f"It is sure from a logit of {threshold:.4g} ({checkpoint.facts.get('sure_on', 'source not recorded')})."
+    measured = checkpoint.facts.get("sure_on", "source not recorded")
+    return f"It is sure if the best class fits well by itself, with a logit of {threshold:.4g} or more: {measured}."
 
 
 def _show_input(container: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:

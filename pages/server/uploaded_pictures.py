@@ -117,8 +117,8 @@ def is_stored(key: str) -> bool:
 def retention_note() -> str:
     """Return a sentence about how long pictures are stored and who can see them."""
     if public.is_public():
-        return "They stay in the server's memory for this visit, and are forgotten when you leave."
-    return "The server keeps them for a day. Anyone with the link in the address bar can open them."
+        return "Your pictures stay in the server's memory for this visit, and are forgotten when you leave."
+    return "The server keeps your pictures for a day. Anyone with a link to them can open them."
 
 
 def cache_scope() -> str:

@@ -89,6 +89,25 @@ def test_picture_fits_the_window_below_its_answer(
         expect(page.locator(part).first).to_be_in_viewport(ratio=1)
 
 
+def test_long_answer_moves_no_control(page: Page, conversation: Conversation, serve: Callable[..., str]) -> None:
+    page.goto(serve(ROOT / "app.py"))
+    expect(page.locator("canvas.over")).to_be_visible()
+    conversation.finish()
+    for width in (1000, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        tops = []
+        for answer in (
+            "It says cup (98%)",
+            "Not sure: perhaps computer keyboard, cash machine or plate of food and more",
+        ):
+            page.locator(".st-key-answer p").evaluate("(line, answer) => (line.textContent = answer)", answer)
+            share = page.get_by_role("button", name="Share").bounding_box()
+            answers = page.get_by_role("button", name="Answer").bounding_box()
+            assert share and answers and answers["x"] + answers["width"] <= share["x"]
+            tops.append((page.locator(".st-key-stage").bounding_box() or {}).get("y"))
+        assert tops[0] == tops[1]
+
+
 def test_both_pictures_of_compare_fit_the_window_at_equal_height(
     page: Page, conversation: Conversation, serve: Callable[..., str]
 ) -> None:

@@ -100,6 +100,7 @@ def test_numbers_blocks_page_and_code_are_of_the_displayed_view(app: App, tmp_pa
         TOKEN,
     ]
     expect(app.page.locator("h1")).to_have_text("cat.jpg · cifar10")
+    expect(app.page.locator(".answers")).to_contain_text("It knows 10 classes.")
     app.foreign.clear()  # the file itself
 
 

@@ -48,13 +48,13 @@ def test_share_of_an_own_picture_says_who_can_open_it(app: App) -> None:
     upload(app.page, {"mine.jpg": photo(600, 900)})
     app.wait_for_payload("header.picture.height", 900)
     app.open_share()
-    expect(app.page.get_by_test_id("stPopoverBody")).to_contain_text("The server keeps them for a day.")
+    expect(app.page.get_by_test_id("stPopoverBody")).to_contain_text("The server keeps your pictures for a day.")
     assert "mine.jpg" in link(app)
 
 
 def test_picture_has_twice_the_screens_size_and_a_caption_of_the_class(app: App) -> None:
     captions = []
-    for target in (3, 5):
+    for target in ("cat", "dog"):
         app.open(f"?sample=cat&view=relevance&target={target}")
         app.page.wait_for_function(f"() => {FIND}?.map?.relevanceKey")
         app.open_share()

@@ -38,14 +38,14 @@ def bars(page: AppTest) -> dict[str, Any]:
 def test_answer_above_the_threshold_is_said(answering: Callable[..., AppTest]) -> None:
     page = answering(sure_from=1.7, sure_on="80% of 200 validation pictures have a sure answer")
     assert "It says **apple** (60%)" in texts(page, "markdown")
-    assert "It is sure from a logit of 1.7" in texts(page, "caption").replace("\\", "")
-    assert bars(page)["says"] == "apple 60%"
+    assert "with a logit of 1.7 or more: 80% of 200" in texts(page, "caption").replace("\\", "")
+    assert bars(page)["says"] == "It says apple (60%)"
 
 
 def test_answer_below_the_threshold_is_a_guess(answering: Callable[..., AppTest]) -> None:
     page = answering(sure_from=1.9)
     assert "Not sure: perhaps" in texts(page, "markdown").replace("\\", "") and "It says" not in texts(page, "markdown")
-    assert bars(page)["note"] == "The model is not sure. It knows 3 classes."
+    assert bars(page)["note"] == "It compares the 3 classes that it knows, and none fits well."
     assert [share for _, share in bars(page)["bars"]] == [0.6, 0.3, 0.1]
     assert bars(page)["says"].startswith("Not sure: perhaps apple, ") and "%" not in bars(page)["says"]
 

@@ -84,9 +84,8 @@ def twin(checkpoints: Path, build: Callable[..., Any]) -> str:
 
 
 def test_two_checkpoints_share_picture_class_and_view(checkpoints: Path, twin: str) -> None:
-    page = show(b_checkpoint=twin, a_sample="horse", a_target="7", a_method="legrad", a_view="relevance")
+    page = show(b_checkpoint=twin, a_sample="horse", a_target="horse", a_method="legrad", a_view="relevance")
     assert not page.error
-    assert load_checkpoint("cifar10").labels[7] == "horse"
     left, right = views(page)
     assert [side["seed"]["view"] for side in (left, right)] == ["relevance", "relevance"] and not left["ownView"]
     assert [(side["method"]["title"], side["method"]["target"]) for side in (left, right)] == [("LeGrad", "horse")] * 2

@@ -102,7 +102,7 @@ def test_colours_of_positions_have_a_legend(page: AppTest) -> None:
 
 @pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].of_class])
 def test_every_class_method_reaches_the_viewer(page: AppTest, method: str) -> None:
-    assert not run(page, view="relevance", method=method, target="5").error
+    assert not run(page, view="relevance", method=method, target="dog").error
     sent = sent_to(page)
     assert sent["method"]["title"] == METHODS[method].title and sent["method"]["target"] == "dog"
     assert sent["method"]["sentence"] == METHODS[method].sentence
@@ -137,7 +137,7 @@ def test_two_classes_from_one_backbone_have_separate_maps(page: AppTest, checkpo
     vit.save_checkpoint(checkpoints / "turned", first.model, first.labels, first.preprocess)
     pixels = first.preprocess(vit.decode_image(samples.read("cat")))
     for name in ("cifar10", "turned"):
-        assert not run(page, checkpoint=name, view="relevance", method="gradcam", target="5").error
+        assert not run(page, checkpoint=name, view="relevance", method="gradcam", target="dog").error
         found = sent_to(page)["computed"]["values"]
         numbers = RecordedPass.of_class(vit.load_checkpoint(name).model, pixels, 5).record.gradcam()
         torch.testing.assert_close(torch.tensor(found), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
@@ -160,7 +160,7 @@ def test_ablated_head_changes_the_answer_and_the_second_viewer(page: AppTest) ->
 def test_hidden_patches_change_the_answer(page: AppTest) -> None:
     run(page, panel="what-if")
     assert sent_to(page)["ablation"] is None
-    run(page, panel="what-if", hidden="0-47", target="5")
+    run(page, panel="what-if", hidden="0-47", target="dog")
     assert any("48 of 64 patches are hidden" in one.value for one in page.caption)
     assert page.get_by_key("changed feeder") is not None
     checkpoint, sent = vit.load_checkpoint("cifar10"), sent_to(page)["ablation"]
@@ -180,7 +180,7 @@ def test_viewer_does_not_wait_for_a_slow_model(page: AppTest, monkeypatch: pytes
 
 @pytest.mark.parametrize("baseline", ["mean", "noise"])
 def test_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: str) -> None:
-    run(page, panel="what-if", off="0-0", hidden="3", target="5", instead="zero", baseline=baseline)
+    run(page, panel="what-if", off="0-0", hidden="3", target="dog", instead="zero", baseline=baseline)
     assert sent_to(page)["occlusion"] is None
     page.toggle(key="probe").set_value(True).run()
     assert not page.exception and not page.error
@@ -259,10 +259,12 @@ def test_ablated_head_is_replaced_by_the_mean_for_the_selected_number_of_heads(p
         )
 
 
-@pytest.mark.parametrize(("name", "option"), [("method", "gradcam"), ("target", 5)])
-def test_selected_method_or_class_is_shown_from_any_previous_view(page: AppTest, name: str, option: str | int) -> None:
+@pytest.mark.parametrize(("name", "option", "linked"), [("method", "gradcam", "gradcam"), ("target", 5, "dog")])
+def test_selected_method_or_class_is_shown_from_any_previous_view(
+    page: AppTest, name: str, option: str | int, linked: str
+) -> None:
     run(page, view="rollout")
     control(page.selectbox, name).set_value(option).run()
     assert not page.exception
     assert page.query_params["view"] in ("relevance", ["relevance"])
-    assert page.query_params[name] in (str(option), [str(option)])
+    assert page.query_params[name] in (linked, [linked])

@@ -50,7 +50,7 @@ def test_map_of_zeros_has_no_verdict(checkpoints: Path, page: AppTest) -> None:
     with torch.no_grad():
         checkpoint.model.head.weight[2].zero_()  # nothing of the picture reaches this class
     vit.save_checkpoint(checkpoints / "deaf", checkpoint.model, checkpoint.labels, checkpoint.preprocess)
-    run(page, checkpoint="deaf", view="relevance", method="legrad", target="2")
+    run(page, checkpoint="deaf", view="relevance", method="legrad", target="bird")
     said = [one.value for one in page.markdown if one.value.startswith("**")]
     assert any(one.startswith("**The map is zero everywhere") for one in said)
     assert not any(one.startswith(("**This map", "**It cannot")) for one in said)
@@ -134,7 +134,7 @@ def test_more_masks_are_measured_once_the_browser_has_the_first(page: AppTest, f
 def test_stopped_run_stops_measuring(page: AppTest, forwards: list[str]) -> None:
     """A visitor who clicks on starts another run beside this one, on the same processors."""
     depth = vit.load_checkpoint("cifar10").config.depth
-    run(page, panel="heads", target="7")  # measured by no other test
+    run(page, panel="heads", target="horse")  # measured by no other test
     page.query_params["panel"] = "faithfulness"
     del forwards[:]
 

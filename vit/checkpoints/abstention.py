@@ -11,6 +11,7 @@ from typing import Any
 
 NAMED = 3  # classes named in an answer that is not sure
 NEVER = 1e9  # threshold of a model that is never sure
+_NEAR = 0.1  # share of the first probability from which a class is named beside it
 
 
 def threshold_of(facts: Mapping[str, Any]) -> float | None:
@@ -40,23 +41,36 @@ def answer(ranked: Sequence[tuple[str, float]], logit: float, facts: Mapping[str
     Args:
         ranked: (label, probability) pairs, most probable first.
         logit: of the first.
+        facts: of the checkpoint.
 
     >>> answer([("tent", 0.87), ("sail", 0.09)], 7.1, {"sure_from": 6.0})
     'It says tent (87%)'
+    >>> answer([("like the cat", 0.09)], 0.3, {"classes": "similarity (like the cat)"})
+    '9% like the cat'
     """
-    if ranked and is_sure(logit, facts) is False:
-        return perhaps(ranked)
-    return f"It says {ranked[0][0]} ({ranked[0][1]:.0%})" if ranked else ""
+    if not ranked:
+        return ""
+    if is_sure(logit, facts) is False:
+        return perhaps(ranked, shares=False)
+    label, share = ranked[0][0], _percent(ranked[0][1])
+    return f"{share} {label}" if str(facts.get("classes")).startswith("similarity") else f"It says {label} ({share})"
 
 
 def perhaps(ranked: Sequence[tuple[str, float]], shares: bool = True) -> str:
-    """Name the most probable classes of an answer that is not sure.
+    """Name the most probable classes of an answer that is not sure, without those far below the first.
 
     Args:
         shares: also state their probabilities.
 
     >>> perhaps([("umbrella", 0.21), ("tent", 0.17), ("sail", 0.09)])
     'Not sure: perhaps umbrella (21%), tent (17%) or sail (9%)'
+    >>> perhaps([("car", 0.85), ("bus", 0.06), ("truck", 0.01)])
+    'Not sure: perhaps car (85%)'
     """
-    named = [f"{label} ({probability:.0%})" if shares else label for label, probability in ranked[:NAMED]]
+    near = [(label, share) for label, share in ranked[:NAMED] if share >= _NEAR * ranked[0][1]]
+    named = [f"{label} ({_percent(share)})" if shares else label for label, share in near]
     return "Not sure: perhaps " + " or ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+
+
+def _percent(probability: float) -> str:
+    return ">99%" if 0.995 <= probability < 1 else f"{probability:.0%}"

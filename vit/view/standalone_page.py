@@ -67,6 +67,7 @@ def standalone(
     chain: bytes | None = None,
     masks: bytes | None = None,
     features: bytes | None = None,
+    answers: Mapping[str, Any] | None = None,
     cell: str = "",
 ) -> bytes:
     """Build an HTML file with the viewer and all of its data.
@@ -80,6 +81,7 @@ def standalone(
         chain: from `pack_chain`, for a method whose maps the browser computes.
         masks: from `pack_masks`, with which the browser judges maps.
         features: from `pack_features`, for the selected view and block.
+        answers: see `pages.components.viewer.Answers`.
         cell: in a notebook, the name that identifies the page in messages, see `vit.view.notebook`.
 
     Raises:
@@ -111,6 +113,7 @@ def standalone(
         "occlusion": None,
         "masks": "masks" if masks else "",
         "features": "features" if features else None,
+        "answers": answers,
         "alone": True,
     }
     script = "\n" + joined("notebook.js" if cell else "standalone.js")
