@@ -33,7 +33,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from gpu_checks import environment, memory, model, processes, record, relevance, resume, step
 from gpu_job import Job, Result
 from gpu_speed import ablation, forward, masks, speed
-from gpu_training import Unfinished, cifar, everyday, ladder, photos, streaming
+from gpu_training import Unfinished, cifar, ladder, photos, streaming
 
 # Must be set before CUDA starts: deterministic matrix products.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -48,7 +48,7 @@ STEPS: dict[str, Callable[[Job], Result]] = {
     found.__name__: found
     for found in (
         environment, model, record, relevance, step, resume, memory, processes, masks, forward, ablation, ladder,
-        streaming, speed, cifar, everyday, photos,
+        streaming, speed, cifar, photos,
     )
 }  # fmt: skip
 
@@ -105,7 +105,7 @@ def summary(out: Path) -> str:
 def step_process(name: str, seconds: float, options: argparse.Namespace) -> Iterator[subprocess.Popen[bytes]]:
     """Run one step in a process, and kill it with its children when the block ends."""
     command = [sys.executable, __file__, "--only", name, "--out", str(options.out), "--data", options.data]
-    command += ["--photos", options.photos, "--everyday", options.everyday, "--backbone", options.backbone]
+    command += ["--photos", options.photos]
     command += ["--seconds", str(seconds), "--device", options.device] + ["--dry"] * options.dry
     with (options.out / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -184,8 +184,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
     parser.add_argument("--data", default="cifar10", help="dataset of the training: cifar10, or folder:PATH")
     parser.add_argument("--photos", default="", help="dataset of the training on photos: folder:PATH")
-    parser.add_argument("--everyday", default="", help="dataset of the training on everyday things: folder:PATH")
-    parser.add_argument("--backbone", default="", help="checkpoint that the training on everyday things starts from")
     parser.add_argument("--dry", action="store_true", help="tiny, on the CPU")
     parser.add_argument("--step", action="append", choices=STEPS, help="run only this step; can be repeated")
     parser.add_argument("--again", action="store_true", help="repeat steps that have a result")
@@ -201,7 +199,7 @@ def main() -> None:
         if not torch.cuda.is_available():
             parser.error("torch sees no GPU here. Try the steps with --dry.")
     if options.only:
-        names = ("device", "dry", "out", "data", "seconds", "photos", "everyday", "backbone")
+        names = ("device", "dry", "out", "data", "seconds", "photos")
         run_step(options.only, Job(**{name: getattr(options, name) for name in names}))
     else:
         run_all(options)

@@ -13,7 +13,6 @@ class Job(NamedTuple):
         out: folder of the results; a step may create a folder of its own there.
         data: dataset of step `cifar`.
         photos: dataset of step `photos`.
-        everyday, backbone: dataset and initial checkpoint of step `everyday`.
         seconds: time limit of this process [s].
     """
 
@@ -23,8 +22,6 @@ class Job(NamedTuple):
     data: str
     seconds: float
     photos: str = ""
-    everyday: str = ""
-    backbone: str = ""
 
 
 Result = dict[str, Any]

@@ -29,34 +29,16 @@ def photos(job: Job) -> Result:
     return trained(job, "photos", job.photos)
 
 
-# Fine-tunes a backbone on 212 everyday classes, with 100 or 1,000 small photos of each.
-EVERYDAY: dict[str, Any] = dict(
-    image_size=224, batch_size=256, epochs=30, warmup_epochs=2, validate_every=3, lr=3e-4, layer_decay=0.8, flip=True,
-    balance="sampling", crop_scale=0.35, zoom_out=6, operations=2, magnitude=0.3, erase=0.1, mixup=0.2, cutmix=1.0,
-    drop_path=0.1, ema=0.999, compile=True,
-)  # fmt: skip
-
-
-def everyday(job: Job) -> Result:
-    """Fine-tune a backbone on photos of everyday things; the best checkpoint is in `run-everyday`."""
-    if not ((job.everyday and job.backbone) or job.dry):
-        raise AssertionError("--everyday and --backbone name no folders of photos and of a checkpoint.")
-    few = dict(init_from="cifar10", image_size=32, balance="none", drop_path=0.0, layer_decay=1.0)
-    return trained(
-        job, "fine-tune", job.everyday, "everyday", **EVERYDAY | (few if job.dry else {"init_from": job.backbone})
-    )
-
-
-def trained(job: Job, preset: str, data: str, name: str = "", **settings: Any) -> Result:
+def trained(job: Job, preset: str, data: str) -> Result:
     """Train a preset, or resume the run of an earlier call."""
     from vit.training.metrics import read_metrics
     from vit.training.presets import train_config
     from vit.training.train import train
 
-    run = job.out / f"run-{name or preset}"
-    few: dict[str, Any] = dict(data="shapes", epochs=2, limit=64, batch_size=32, compile=False)
-    few |= {} if name else dict(dim=32, depth=1, heads=2, mlp_dim=32)
-    config = train_config(preset, **settings | {"data": data, "device": job.device} | (few if job.dry else {}))
+    run = job.out / f"run-{preset}"
+    small: dict[str, Any] = dict(dim=32, depth=1, heads=2, mlp_dim=32)
+    few = small | dict(data="shapes", epochs=2, limit=64, batch_size=32, compile=False)
+    config = train_config(preset, **{"data": data, "device": job.device} | (few if job.dry else {}))
     # Leaves time for a step, a save and the card.
     alarm = threading.Timer(max(job.seconds - 60, 1), lambda: (run / "stop").touch())
     if not job.dry:

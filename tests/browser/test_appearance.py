@@ -98,7 +98,7 @@ def test_long_answer_moves_no_control(page: Page, conversation: Conversation, se
         tops = []
         for answer in (
             "It says cup (98%)",
-            "Not sure: perhaps computer keyboard, cash machine or plate of food and more",
+            "Not sure: perhaps keyboard, cash machine or plate of food, of very many",
         ):
             page.locator(".st-key-answer p").evaluate("(line, answer) => (line.textContent = answer)", answer)
             share = page.get_by_role("button", name="Share").bounding_box()
