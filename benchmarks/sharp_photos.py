@@ -5,8 +5,7 @@
 The checkpoint's folder has a classes.csv with the columns class and wordnet: one line for each id that a class stands
 for. Photos of other ids are of things that the checkpoint does not know. It prints, with 95% intervals: how often the
 first answer, and one of the first three, is right, over photos and as the mean over classes; how often an answer is
-sure, and right then; how often an unknown thing is answered with "not sure"; the commonest mistakes; and how often
-answers of a given probability are right.
+sure, and right then; how often an unknown thing is answered with "not sure"; and the commonest mistakes.
 """
 
 import argparse
@@ -14,7 +13,6 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +26,6 @@ import vit
 from vit.checkpoints.abstention import is_sure
 from vit.explain.confidence import wilson
 
-BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # edges of probabilities
-
 
 class Answer(NamedTuple):
     """The answer to one photo.
@@ -37,13 +33,11 @@ class Answer(NamedTuple):
     Attributes:
         truth: the class; "" for a thing that the checkpoint does not know.
         named: the most probable classes, three at most.
-        probability: of the first.
-        sure: whether it is a sure answer.
+        sure: whether the first is a sure answer.
     """
 
     truth: str
     named: tuple[str, ...]
-    probability: float
     sure: bool
 
 
@@ -78,7 +72,7 @@ def main() -> None:
         top = checkpoint.model.probabilities(logits).topk(3)
         named = tuple(checkpoint.labels[index] for index in top.indices.tolist())
         sure = is_sure(float(logits.max()), checkpoint.facts) is not False
-        answers.append(Answer(class_of.get(path.name.split()[0], ""), named, float(top.values[0]), sure))
+        answers.append(Answer(class_of.get(path.name.split()[0], ""), named, sure))
     known = [one for one in answers if one.truth]
     for count in (1, 3):
         print(f"top-{count}: {share([one.truth in one.named[:count] for one in known])};", class_mean(known, count))
@@ -87,9 +81,6 @@ def main() -> None:
     print("unknown things not sure:", share([not one.sure for one in answers if not one.truth]))
     mistakes = Counter(f"{one.truth} is called {one.named[0]}" for one in known if one.named[0] != one.truth)
     print("mistakes:", ", ".join(f"{what} ({times})" for what, times in mistakes.most_common(12)))
-    for low, high in pairwise(BINS):
-        inside = [one for one in known if low < one.probability <= high]
-        print(f"right at a probability of {low} to {high}:", share([one.truth == one.named[0] for one in inside]))
 
 
 if __name__ == "__main__":
