@@ -72,7 +72,7 @@ def test_class_names_are_not_truncated(page: Page, serve: Callable[..., str], wi
     [
         ((1280, 800), 200, 480),
         pytest.param((1440, 900), 200, 600, marks=pytest.mark.exhaustive),
-        ((390, 844), 260, 340),
+        ((390, 844), 140, 340),
     ],
 )
 def test_picture_fits_the_window_below_its_answer(
