@@ -135,7 +135,7 @@ def test_present_fills_the_window_with_picture_and_grid(presented: Any, width: i
     large = app.evaluate("getComputedStyle(viewer.page.find('.sentence')).fontSize")
     assert float(small[:-2]) >= 0.02 * height and float(large[:-2]) >= 0.028 * height
     said = app.evaluate("[...viewer.root.querySelectorAll('.says, .sentence')].map((one) => one.innerText)")
-    assert re.fullmatch(r"\w+ \d+%", said[0]) and said[1].startswith("Relevance")
+    assert re.fullmatch(r"It says \w+ \(\d+%\)", said[0]) and said[1].startswith("Relevance")
     page.mouse.move(*app.at(7, 7))
     expect(page.locator(".sentence")).to_contain_text("row 8, col 8")
     assert app.evaluate("viewer.page.find('.sentence').scrollWidth <= viewer.page.find('.sentence').clientWidth")

@@ -46,7 +46,7 @@ def test_best_checkpoint_gets_a_temperature_and_a_threshold(tmp_path: Path) -> N
     torch.testing.assert_close(temperature * best.model.head.weight, last.model.head.weight, rtol=1e-4, atol=0)
     torch.testing.assert_close(temperature * best.model.head.bias, last.model.head.bias, rtol=1e-4, atol=0)
     assert abstention.threshold_of(best.facts) is not None and "validation pictures" in best.facts["sure_on"]
-    assert "- Threshold: " in best.card
+    assert "- Sure from: " in best.card
     # An interrupted test is repeated; then the temperature of the stored head is 1.
     run = Trainer(config, tmp_path / "run", set_up_process(config))
     calibrated(best, run.data.validation, run.data.normalise, run.process.device)
