@@ -89,7 +89,7 @@ def test_pictures_are_classified_and_explained_without_locks_and_training_is_ref
     monkeypatch.setenv("VIT_CHECKPOINTS", str(ROOT / "checkpoints"))
     done = on_windows(COMMANDS, SAMPLES["cat"].path, tmp_path / "run", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "%  tabby " in done.stdout
+    assert "%  cat " in done.stdout
     assert (tmp_path / "map.png").stat().st_size > 1000
     assert done.stderr.splitlines() == [
         "model.safetensors is a link. Copy the file itself there.",

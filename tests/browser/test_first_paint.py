@@ -43,6 +43,26 @@ def test_nothing_moves_when_late_scripts_arrive(page: Page, serve: Callable[...,
     assert [one.bounding_box() for one in seen] == before
 
 
+SHIFTS = """
+window.shifts = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) window.shifts += entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+@pytest.mark.parametrize("window", [(1280, 800), (390, 844)])
+def test_layout_hardly_shifts_while_the_page_loads(
+    page: Page, serve: Callable[..., str], window: tuple[int, int]
+) -> None:
+    page.set_viewport_size({"width": window[0], "height": window[1]})
+    page.add_init_script(SHIFTS)
+    page.goto(serve(ROOT / "app.py"))
+    page.wait_for_function(f"() => {FIND}?.stats.draws && !{FIND}.root.matches('[data-waiting]')")
+    expect(page.get_by_role("button", name="Share")).to_be_enabled()
+    assert page.evaluate("window.shifts") < 0.05
+
+
 @pytest.mark.parametrize(
     ("path", "width", "script", "loaded", "below"),
     [
