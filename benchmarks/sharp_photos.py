@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,20 +26,6 @@ from vit.checkpoints.abstention import is_sure
 from vit.explain.confidence import wilson
 
 
-class Answer(NamedTuple):
-    """The answer to one photo.
-
-    Attributes:
-        truth: the class; "" for a thing that the checkpoint does not know.
-        named: the most probable classes, three at most.
-        sure: whether the first is a sure answer.
-    """
-
-    truth: str
-    named: tuple[str, ...]
-    sure: bool
-
-
 def share(hits: Sequence[bool]) -> str:
     if not hits:
         return "no photos"
@@ -48,12 +33,9 @@ def share(hits: Sequence[bool]) -> str:
     return f"{np.mean(hits):.1%} ({sum(hits)} of {len(hits)}, 95%: {low:.1%} to {high:.1%})"
 
 
-def class_mean(known: Sequence[Answer], count: int) -> str:
-    """Describe the mean over classes of how often the truth is among the first `count`, with a normal interval."""
-    hits: dict[str, list[bool]] = {}
-    for one in known:
-        hits.setdefault(one.truth, []).append(one.truth in one.named[:count])
-    each = [np.mean(one) for one in hits.values()]
+def class_mean(truths: Sequence[str], hits: Sequence[bool]) -> str:
+    """Describe the mean over classes of the share of hits, with a normal interval."""
+    each = [np.mean([hit for one, hit in zip(truths, hits, strict=True) if one == name]) for name in set(truths)]
     return f"mean over {len(each)} classes {np.mean(each):.1%} (+- {1.96 * np.std(each) / len(each) ** 0.5:.1%})"
 
 
@@ -65,21 +47,21 @@ def main() -> None:
     checkpoint = vit.load_checkpoint(arguments.checkpoint)
     with open(checkpoint.path / "classes.csv", encoding="utf-8", newline="") as file:
         class_of = {row["wordnet"]: row["class"] for row in csv.DictReader(file)}
-    answers = []
+    answers = []  # (class, "" for things that it does not know; the three most probable classes; whether it is sure)
     for path in sorted(arguments.folder.glob("n*.jpg")):
         with torch.inference_mode():
             logits = checkpoint.model(checkpoint.preprocess(vit.decode_image(path.read_bytes()))).logits[0]
-        top = checkpoint.model.probabilities(logits).topk(3)
-        named = tuple(checkpoint.labels[index] for index in top.indices.tolist())
+        named = [checkpoint.labels[index] for index in logits.topk(3).indices.tolist()]
         sure = is_sure(float(logits.max()), checkpoint.facts) is not False
-        answers.append(Answer(class_of.get(path.name.split()[0], ""), named, sure))
-    known = [one for one in answers if one.truth]
+        answers.append((class_of.get(path.name.split()[0], ""), named, sure))
+    known = [(truth, named, sure) for truth, named, sure in answers if truth]
     for count in (1, 3):
-        print(f"top-{count}: {share([one.truth in one.named[:count] for one in known])};", class_mean(known, count))
-    print("sure:", share([one.sure for one in known]))
-    print("right when sure:", share([one.truth == one.named[0] for one in known if one.sure]))
-    print("unknown things not sure:", share([not one.sure for one in answers if not one.truth]))
-    mistakes = Counter(f"{one.truth} is called {one.named[0]}" for one in known if one.named[0] != one.truth)
+        hits = [truth in named[:count] for truth, named, _ in known]
+        print(f"top-{count}: {share(hits)};", class_mean([truth for truth, *_ in known], hits))
+    print("sure:", share([sure for *_, sure in known]))
+    print("right when sure:", share([truth == named[0] for truth, named, sure in known if sure]))
+    print("unknown things not sure:", share([not sure for truth, _, sure in answers if not truth]))
+    mistakes = Counter(f"{truth} is called {named[0]}" for truth, named, _ in known if named[0] != truth)
     print("mistakes:", ", ".join(f"{what} ({times})" for what, times in mistakes.most_common(12)))
 
 
