@@ -57,7 +57,7 @@ def understood() -> Query:
     return _understood(current())
 
 
-def complete() -> str:
+def url() -> str:
     """Return the whole URL of the current view, with which another browser opens it."""
     query = urlencode(understood(), doseq=True)
     return f"{(st.context.url or '').rstrip('/')}/{query and '?'}{query}"

@@ -31,8 +31,8 @@ BAR = "Frame by frame…"
 FIGURES = {"PNG": "image/png", "SVG": "image/svg+xml", "PDF": "application/pdf"}
 
 
-class _Shown(NamedTuple):
-    """What is shown; `drawn_map` computes the map once, `stem` names its files."""
+class _View(NamedTuple):
+    """The current view; `drawn_map` computes its map once, `stem` names its files."""
 
     explanation: Explanation
     selection: Selection
@@ -76,10 +76,10 @@ def show(
         drawn = map_view() if map_view else export.MapView.of(explanation.record, selection, explanation.payload)
         return drawn.with_faithfulness(explanation.record, viewer.get("masks"))
 
-    shown = _Shown(explanation, selection, checkpoint, source, drawn_map, stem)
+    view = _View(explanation, selection, checkpoint, source, drawn_map, stem)
     # The buttons do not rerun the page: a rerun would delete the files of the other buttons.
     with share:
-        _share(shown, viewer, others)
+        _share(view, viewer, others)
     with st.container(horizontal=True, vertical_alignment="center"):
         heads = partial(map_pictures.grid_png, explanation, selection)
         download_buttons.file("All heads as PNG", heads, f"{heads_stem}.png", "image/png", key="heads.png")
@@ -96,17 +96,17 @@ def show(
             else "More than 1 GB: choose a smaller input size.",
         )
         with st.popover("More files", width="content"):
-            _figures(shown, heads_stem)
+            _figures(view, heads_stem)
             st.markdown("**Other files** of what is shown")
             with st.container(horizontal=True):
-                _others(shown)
-            _frames(shown, {} if code is None else code)
+                _others(view)
+            _frames(view, {} if code is None else code)
         _code(explanation, checkpoint, source, facts)
 
 
-def _share(shown: _Shown, viewer: dict[str, Any], others: Callable[[], dict[str, Any]]) -> None:
+def _share(view: _View, viewer: dict[str, Any], others: Callable[[], dict[str, Any]]) -> None:
     """Show the link of the view, and draw the buttons for the picture with its caption and the standalone page."""
-    explanation, selection, checkpoint, source, drawn_map, stem = shown
+    explanation, selection, checkpoint, source, drawn_map, stem = view
     credit = source.credit if source.sample else ""
 
     def picture() -> bytes:
@@ -117,7 +117,7 @@ def _share(shown: _Shown, viewer: dict[str, Any], others: Callable[[], dict[str,
         return standalone_page.standalone(explanation.payload, selection, title, [facts], **viewer | others())
 
     st.markdown("**Link** to this view")
-    st.code(address.complete(), language=None, wrap_lines=True)
+    st.code(address.url(), language=None, wrap_lines=True)
     if not source.sample:
         st.caption(uploaded_pictures.retention_note())
     st.markdown("**Picture** with a caption")
@@ -136,9 +136,9 @@ def _heads_stem(explanation: Explanation, selection: Selection) -> str:
     return f"{map_stem({name: facts[name] for name in ('method', 'query', 'direction')})}-heads"
 
 
-def _figures(shown: _Shown, heads_stem: str) -> None:
+def _figures(view: _View, heads_stem: str) -> None:
     """Draw the controls for figures for print, of the map or of all heads."""
-    explanation, selection, checkpoint, source, drawn_map, stem = shown
+    explanation, selection, checkpoint, source, drawn_map, stem = view
 
     def draw(what: str, kind: Any, width: float) -> bytes:
         if what == "All heads":
@@ -171,9 +171,9 @@ def _choice(label: str, *options: str) -> str:
     return st.segmented_control(label, options, default=options[0], required=True, key=f"figure {label}")
 
 
-def _others(shown: _Shown) -> None:
+def _others(view: _View) -> None:
     """Draw the buttons for JSON, and the animation over blocks."""
-    explanation, selection, checkpoint, source, drawn_map, stem = shown
+    explanation, selection, checkpoint, source, drawn_map, stem = view
     download_buttons.file(
         "Numbers as JSON",
         lambda: export.view_json(explanation, drawn_map(), checkpoint, source.name),
@@ -190,9 +190,9 @@ def _others(shown: _Shown) -> None:
     )
 
 
-def _frames(shown: _Shown, code: dict[str, Any]) -> None:
+def _frames(view: _View, code: dict[str, Any]) -> None:
     """Draw the buttons for an animation with the map of each frame, which needs one forward pass per frame."""
-    explanation, selection, checkpoint, source, _, stem = shown
+    explanation, selection, checkpoint, source, _, stem = view
     try:
         several = decode.count_frames(source.data) > 1
     except UserError:  # the page shows another picture instead

@@ -9,6 +9,7 @@ import streamlit as st
 from pages.shared import bars
 from pages.shared.escape import plain
 from vit.checkpoints import abstention
+from vit.view.prediction import answer
 
 if TYPE_CHECKING:
     from pages.components.viewer import Answers
@@ -26,16 +27,9 @@ def show_top(
     place: DeltaGenerator, checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation
 ) -> None:
     """Show what the model says in one short sentence, an answer in bold; `bars_of` has the probabilities."""
-    said = _answer(checkpoint, explanation)
-    if said.startswith("It says"):
-        label, _, share = said.removeprefix("It says ").rpartition(" ")
-        place.markdown(f"It says **{plain(label)}** {share}")
-    elif said:
-        place.markdown(plain(said))
-
-
-def _answer(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> str:
-    return abstention.answer(explanation.predictions, explanation.logit, checkpoint.facts)
+    words, label, end = answer(checkpoint, explanation)
+    if words:
+        place.markdown(f"{plain(words)}**{plain(label)}**{end}" if label else plain(words))
 
 
 def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> Answers | None:
@@ -49,7 +43,7 @@ def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExp
     # Rounded, as the stored first view and the model's own answer on another machine differ in the last digits.
     return {
         "bars": [(p.label, round(p.probability, 4)) for p in explanation.predictions[: abstention.NAMED]],
-        "says": _answer(checkpoint, explanation),
+        "says": "".join(answer(checkpoint, explanation)),
         "note": note,
     }
 

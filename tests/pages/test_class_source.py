@@ -1,6 +1,7 @@
 """User-defined classes on page Explore, typed or learnt from examples: predictions, dependent results, and links."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -325,6 +326,7 @@ def test_contact_sheet_of_typed_phrases_leads_to_explore_with_them(compare: AppT
 def test_similarity_to_the_pinned_patch_is_the_class(page: AppTest, backbone: str) -> None:
     assert not run(page, checkpoint=backbone, sample="cat", classes_from="similar", classes_like="cat").error
     assert control(page.selectbox, "target").options == ["like Chelsea the cat · 100.0%"]
+    assert re.fullmatch(r">?\d+% like Chelsea the cat", sent_to(page)["answers"]["says"])
     button = next(one for one in page.button if one.label == "Take the pinned patch")
     button.click().run()
     assert [one.value.replace("\\", "") for one in page.error] == [

@@ -35,27 +35,6 @@ def qualified(label: str, sure: bool | None) -> str:
     return f"perhaps {label}" if sure is False else label
 
 
-def answer(ranked: Sequence[tuple[str, float]], logit: float, facts: Mapping[str, Any]) -> str:
-    """State an answer in one sentence; "" without classes.
-
-    Args:
-        ranked: (label, probability) pairs, most probable first.
-        logit: of the first.
-        facts: of the checkpoint.
-
-    >>> answer([("tent", 0.87), ("sail", 0.09)], 7.1, {"sure_from": 6.0})
-    'It says tent (87%)'
-    >>> answer([("like the cat", 0.09)], 0.3, {"classes": "similarity (like the cat)"})
-    '9% like the cat'
-    """
-    if not ranked:
-        return ""
-    if is_sure(logit, facts) is False:
-        return perhaps(ranked, shares=False)
-    label, share = ranked[0][0], _percent(ranked[0][1])
-    return f"{share} {label}" if str(facts.get("classes")).startswith("similarity") else f"It says {label} ({share})"
-
-
 def perhaps(ranked: Sequence[tuple[str, float]], shares: bool = True) -> str:
     """Name the most probable classes of an answer that is not sure, without those far below the first.
 
@@ -68,9 +47,14 @@ def perhaps(ranked: Sequence[tuple[str, float]], shares: bool = True) -> str:
     'Not sure: perhaps car (85%)'
     """
     near = [(label, share) for label, share in ranked[:NAMED] if share >= _NEAR * ranked[0][1]]
-    named = [f"{label} ({_percent(share)})" if shares else label for label, share in near]
+    named = [f"{label} ({percent(share)})" if shares else label for label, share in near]
     return "Not sure: perhaps " + " or ".join(filter(None, (", ".join(named[:-1]), named[-1])))
 
 
-def _percent(probability: float) -> str:
+def percent(probability: float) -> str:
+    """Format a probability, but not as 100% unless it is.
+
+    >>> percent(0.87), percent(0.999)
+    ('87%', '>99%')
+    """
     return ">99%" if 0.995 <= probability < 1 else f"{probability:.0%}"

@@ -139,7 +139,7 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
         raise UserError(f"The checkpoint {folder.name!r} was not saved: {reason_of(error)}.") from error
 
 
-_ABOUT = ("first_view.zip", "classes.csv")  # about the weights and classes that are replaced
+_REPLACEABLE = ("first_view.zip", "classes.csv")  # they belong to the weights and classes that are replaced
 
 
 def safetensors_pieces(
@@ -201,10 +201,10 @@ def replace_folder(folder: Path, contents: Mapping[str, Sequence[bytes | memoryv
 
 
 def _check_replaceable(folder: Path, contents: Mapping[str, object]) -> None:
-    """Raise an error if the folder contains files that are neither a checkpoint's nor about one."""
+    """Raise an error if the folder contains files that are neither a checkpoint's nor belong to one."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder.name!r} is not a folder. Choose a new name for the checkpoint.")
-    others = sorted(set(os.listdir(folder)) - {*contents, *_ABOUT}) if folder.exists() else []
+    others = sorted(set(os.listdir(folder)) - {*contents, *_REPLACEABLE}) if folder.exists() else []
     if others:
         raise UserError(f"The folder {folder.name!r} holds other files ({brief(others[0])}). Choose a new one.")
 

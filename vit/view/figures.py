@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vit.checkpoints.abstention import answer, is_sure, qualified
+from vit.checkpoints.abstention import is_sure, qualified
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.images.geometry import Box
 from vit.view.captions import clear, outline, token_name
@@ -11,6 +11,7 @@ from vit.view.export import MapView, shared_top
 from vit.view.map_pictures import colormap, draw_map, grid_maps
 from vit.view.overlay import mosaic, scaled, window
 from vit.view.paper import COLOURS, DPI, EDGE, INCH, LINE, Kind, open_sheet, outline_patch, show_picture
+from vit.view.prediction import answer
 from vit.view.selection import Selection
 
 WIDTHS = {"1 column": 85.0, "2 columns": 180.0}  # common column widths of journals [mm]
@@ -67,8 +68,8 @@ def shared_picture(
     left, top, right, bottom = map(round, box)
     drawn = draw_map(record, picture, box, selection, map_view).crop((left, top, right, bottom))
     facts = ", ".join(filter(None, (checkpoint.name, f"input {width} × {height} px", credit)))
-    answered = answer(explanation.predictions, explanation.logit, checkpoint.facts)
-    headings = [(text, times) for text, times in ((answered, 1.7), (map_view.sentence, 1.3)) if text]
+    said = "".join(answer(checkpoint, explanation))
+    headings = [(text, times) for text, times in ((said, 1.7), (map_view.sentence, 1.3)) if text]
     across, high = (side / DPI * INCH for side in drawn.size)
     with open_sheet(max(across, _NARROWEST) + 2 * EDGE, high, facts, kind, headings) as sheet:
         axes = sheet.axes(0, 0, across, high)

@@ -1,6 +1,15 @@
-"""A predicted class, apart from `vit.view.explanation`, so that the stored first view needs no torch."""
+"""What a model predicts, apart from `vit.view.explanation`, so that the stored first view needs no torch."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from vit.checkpoints.abstention import is_sure, percent, perhaps
+
+if TYPE_CHECKING:
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.view import first_view
+    from vit.view.explanation import Explanation
 
 
 class Prediction(NamedTuple):
@@ -8,3 +17,20 @@ class Prediction(NamedTuple):
 
     label: str
     probability: float
+
+
+def answer(
+    checkpoint: Checkpoint | first_view.Model, explanation: Explanation | first_view.Explanation
+) -> tuple[str, str, str]:
+    """State the answer in one sentence, in three parts: its words up to the label, the label, and its end.
+
+    The label is only set if the model stands by it; all parts are "" without classes.
+    """
+    if not explanation.predictions:
+        return "", "", ""
+    if is_sure(explanation.logit, checkpoint.facts) is False:
+        return perhaps(explanation.predictions, shares=False), "", ""
+    label, share = explanation.predictions[0].label, percent(explanation.predictions[0].probability)
+    if checkpoint.custom_classes is not None and checkpoint.custom_classes.activation == "none":  # a similarity
+        return f"{share} {label}", "", ""
+    return "It says ", label, f" ({share})"
