@@ -19,7 +19,6 @@ WIDTHS = {"1 column": 85.0, "2 columns": 180.0}  # common column widths of journ
 HIGHEST = 200.0  # maximum height of pictures and maps, so that a figure fits on a page [mm]
 
 SHARED_SIDE = 1200  # longer side of a picture to share [px], about twice that on screen
-
 _NARROWEST = 60.0  # width of a picture to share, so that its caption fits [mm]
 _GAP = 3.0  # between the two pictures [mm]
 
