@@ -8,6 +8,7 @@ not change.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vit.checkpoints import families, recognition
+from vit.checkpoints import families, own_pass, recognition
 from vit.checkpoints.checkpoint import Checkpoint, check_preprocess, is_finite, with_weights
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.load import empty_model, read_labels, read_preprocess, with_own_normalisation
 from vit.checkpoints.module_facts import facts_of, facts_within
-from vit.errors import InvalidCheckpoint, UserError
+from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.untrusted import brief
+
+_POOLER = ("pooler.dense.weight", "pooler.dense.bias")  # of transformers
 
 
 def checkpoint_from_module(
@@ -48,17 +51,28 @@ def checkpoint_from_module(
     """
     module = _unwrapped(module)
     tensors = _copied(module)
-    digest = _hash(tensors)
+    digest, places, unknown = _hash(tensors), None, None
     if isinstance(module, VisionTransformer):
         facts = facts_of(module)
         reading = recognition.ParsedCheckpoint(families.huggingface.NATIVE, module.config, tensors, {})
     else:
         facts = facts_within(module, recognition.only_part(tensors))
-        reading = recognition.read(tensors, facts.document, name=facts.name, consume=True, known=facts.known)
+        pooler = tuple(tensor for name, tensor in tensors.items() if name.endswith(_POOLER))
+        places = own_pass.Places(*recognition.places_of(tensors), pooler)
+        read = partial(recognition.read, document=facts.document, name=facts.name, known=facts.known)
+        try:
+            read({name: tensor.to("meta") for name, tensor in tensors.items()})
+        except UnknownHeads as error:
+            unknown = error
+        reading = read(tensors, consume=True, heads=unknown and unknown.choices[0])
     for key, tensor in reading.tensors.items():
         if not is_finite(tensor):
             raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{brief(key)}`).")
-    model = with_weights(empty_model(reading), reading.tensors)
+    agreed = own_pass.Agreed(with_weights(empty_model(reading), reading.tensors), reading.assumed)
+    if places is not None and not (facts.document or {}).get("mask_ratio"):  # MAE's own pass hides random patches
+        agreed = own_pass.agree(module, agreed.model, agreed.assumed, places)
+    if unknown is not None and "heads" in agreed.assumed:  # the module's own pass did not tell
+        raise unknown
     own_labels, why_labels = read_labels(facts.document, reading)
     if labels is not None:
         own_labels, why_labels = _checked_labels(labels, reading.config.num_classes), ""
@@ -66,16 +80,19 @@ def checkpoint_from_module(
     if chosen is None:
         chosen, why_preprocess = read_preprocess(None, facts.document, reading, facts.name)
         chosen, why_normalisation = with_own_normalisation(chosen, reading)
+    if agreed.scale is not None:
+        chosen, why = own_pass.with_scale(chosen, agreed.scale, known=preprocess is not None)
+        why_normalisation = why_normalisation or why
     check_preprocess(chosen, reading.config)
-    why = {"labels": why_labels, "preprocess": why_preprocess, "normalisation": why_normalisation}
+    reasons = {"labels": why_labels, "preprocess": why_preprocess, "normalisation": why_normalisation}
     return Checkpoint(
         name=name or facts.name,
         path=Path(),
-        model=model,
-        config=reading.config,
+        model=agreed.model,
+        config=agreed.model.config,
         labels=own_labels,
         preprocess=chosen,
-        assumed=reading.assumed | {field: reason for field, reason in why.items() if reason},
+        assumed=agreed.assumed | {field: reason for field, reason in reasons.items() if reason},
         card="",
         facts={},
         hash=digest,
@@ -98,10 +115,23 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 
 def _copied(module: nn.Module) -> Tensors:
-    """Copy a module's tensors to the CPU; tied tensors share one copy."""
+    """Copy a module's tensors to the CPU; tied tensors share one copy.
+
+    Raises:
+        InvalidCheckpoint: quantised, sharded or without values.
+    """
     copies: dict[object, Tensor] = {}
     tensors = {}
     for name, tensor in module.state_dict().items():
+        if not isinstance(tensor, Tensor) and "_packed_params" not in name:  # what a module stores beside its tensors
+            continue
+        if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_quantized or tensor.layout is not torch.strided:
+            raise InvalidCheckpoint(
+                f"The weights are quantised or sharded: `{brief(name)}` is no plain tensor. Hand over the model before "
+                "that, or gather its weights."
+            )
+        if tensor.is_meta:
+            raise InvalidCheckpoint(f"`{brief(name)}` is on the meta device, without values. Load the weights first.")
         place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
         if place not in copies:
             copies[place] = tensor.detach().to("cpu", copy=True)

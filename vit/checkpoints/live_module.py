@@ -5,7 +5,7 @@ heads, come from the module.
 """
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -197,16 +197,18 @@ def own_logits(live: LiveModule, pixels: Tensor) -> Tensor | None:
     # No inference mode: the module may cache tensors, which training could not use then.
     with evaluating(live.module), torch.no_grad():
         output = live.module(pixels.to(parameter.device, parameter.dtype))
-    answer = getattr(output, "logits", output)
-    if not isinstance(answer, Tensor):
-        answer = next((part for part in _values(output) if isinstance(part, Tensor)), None)
+    answer = next(iter(tensors_of(output)), None)
     if answer is not None and answer.ndim == 3 and live.config.pool == "cls":
         answer = answer[:, 0]
     return answer.detach().float().cpu() if answer is not None and answer.ndim == 2 else None
 
 
-def _values(output: object) -> tuple[object, ...]:
-    return tuple(output.values()) if isinstance(output, Mapping) else tuple(output) if isinstance(output, tuple) else ()
+def tensors_of(output: object) -> list[Tensor]:
+    """Return the tensors of a module's output, logits first."""
+    many = isinstance(output, tuple | list)
+    values: Iterable[object] = output.values() if isinstance(output, Mapping) else output if many else [output]
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    return [value for value in (logits, *values) if isinstance(value, Tensor)]
 
 
 def matches_module(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:

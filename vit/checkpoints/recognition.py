@@ -220,6 +220,16 @@ def used(tensors: Tensors, ours: bool = False, part: str = "") -> set[str]:
     return {*selection.names.values(), *selection.head, *selection.normalisation}
 
 
+def places_of(tensors: Tensors) -> tuple[str, dict[str, str]]:
+    """Return the prefix of the names of the model that `read` takes, and our names of its tensors -> those of the file.
+
+    Of tensors that `read` converts by more than a name, it is the name before.
+    """
+    model = _select(tensors, ours=False, wanted="")
+    names = {str(model.family.find(name)): file_name for name, file_name in model.selection.names.items()}
+    return model.part.prefix, names
+
+
 def parts_of(tensors: Tensors) -> list[str]:
     """Name the models in a file, the default one first."""
     return list(labels([part.prefix for part in distinct(find_parts(tensors, FAMILIES), tensors)]).values())

@@ -31,11 +31,14 @@ def record_of_attention(
         prefix: names of the tokens before the patches; None to name a single one "cls" and number several.
 
     Raises:
-        UserError: shapes do not match, rows do not sum to 1, or the grid cannot be inferred.
+        UserError: it is None or empty, shapes do not match, rows do not sum to 1, or the grid cannot be inferred.
     """
+    if attention is None or not len(attention) or any(block is None for block in attention):
+        raise UserError(
+            "There is no attention to show. In transformers, load the model with "
+            'attn_implementation="eager" and call it with output_attentions=True.'
+        )
     blocks = [_one_picture(block) for block in attention]
-    if not blocks:
-        raise UserError("There is no attention to show: the list is empty.")
     shapes = {tuple(block.shape) for block in blocks}
     heads, tokens = blocks[0].shape[:2]
     if len(shapes) > 1 or blocks[0].shape[1] != blocks[0].shape[2]:

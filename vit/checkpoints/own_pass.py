@@ -1,0 +1,300 @@
+"""Run a module's own forward pass on noise, and adapt the model that was read from its weights until both agree.
+
+What `forward` does beside the Vision Transformer is in no tensor: it may normalise pictures, average other tokens than
+usual, or end in a sigmoid. Hooks on the patch embedding and on the last LayerNorm show where two passes part.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, product
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from vit.checkpoints.checkpoint import hollow, with_weights
+from vit.checkpoints.families.tensor_shapes import Tensors, possible_heads
+from vit.checkpoints.live_module import TOLERANCE, evaluating, tensors_of
+from vit.checkpoints.module_facts import part_at
+from vit.errors import InvalidCheckpoint
+from vit.images.preprocess import Preprocess
+from vit.model.config import Activation, FinalNorm, Pool
+from vit.model.transformer import VisionTransformer
+from vit.untrusted import brief
+
+_NOISE = 4  # pictures
+_EXACT = 1e-4  # tolerance in float32 on a CPU, relative to the largest value; other activations change 1e-4 to 6e-3
+_LINKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "": lambda logits: logits,
+    "sigmoid": torch.sigmoid,
+    "softmax": lambda logits: logits.softmax(-1),
+    "log-softmax": lambda logits: logits.log_softmax(-1),
+}
+_POOLS = {"cls": "the class token", "mean": "the mean of the patches", "all": "the mean of all tokens"}
+_NORMS = {"before_pool": "", "after_pool": ", which is normalised then", "none": ", without the last LayerNorm"}
+
+
+class Places(NamedTuple):
+    """Where a module holds the parts that are compared.
+
+    Attributes:
+        part: prefix of the Vision Transformer's names in the module's state dict; "" for the module itself.
+        names: our names of tensors -> those in the module's state dict.
+        pooler: weight and bias of a layer on the class token that a head may read; empty without.
+    """
+
+    part: str
+    names: Mapping[str, str]
+    pooler: tuple[Tensor, ...]
+
+
+class Agreed(NamedTuple):
+    """A model whose pass agrees with the module's.
+
+    Attributes:
+        model: in evaluation mode.
+        assumed: what is still assumed, and what was found by comparing.
+        scale: factor and offset per channel by which the module changes pictures; None if it does not.
+    """
+
+    model: VisionTransformer
+    assumed: dict[str, str]
+    scale: tuple[Tensor, Tensor] | None = None
+
+
+class _Pass(NamedTuple):
+    """A module's pass.
+
+    Attributes:
+        pixels: that reach the patch embedding.
+        tokens: after the last LayerNorm, of all tokens or pooled.
+        answers: tensors that the module returns.
+        problem: why only its Vision Transformer was run; "" if all of it was.
+    """
+
+    pixels: Tensor
+    tokens: Tensor | None
+    answers: list[Tensor]
+    problem: str
+
+
+def agree(module: nn.Module, model: VisionTransformer, assumed: Mapping[str, str], places: Places) -> Agreed:
+    """Compare a module with the model read from its weights, and find what makes them equal.
+
+    Args:
+        assumed: config field -> why it has its value, for fields that nothing states.
+
+    Raises:
+        InvalidCheckpoint: they differ whatever is tried, or the module changes pictures by more than a mean and a
+            deviation per channel.
+    """
+    try:
+        return _agree(module, model, dict(assumed), places)
+    except InvalidCheckpoint as error:
+        inner = f" Hand over the Vision Transformer in it, `{brief(places.part.rstrip('.'))}`." if places.part else ""
+        raise InvalidCheckpoint(f"{error}{inner}") from error
+
+
+def _agree(module: nn.Module, model: VisionTransformer, assumed: dict[str, str], places: Places) -> Agreed:
+    eps = getattr(part_at(module, places.names["blocks.0.norm1.weight"]), "eps", None)
+    if "eps" in assumed and isinstance(eps, float):
+        model = _rebuilt(model, eps=eps) or model
+        del assumed["eps"]
+    config = model.config
+    noise = torch.rand(_NOISE, config.channels, *config.image_size, generator=torch.Generator().manual_seed(0))
+    own = _observe(module, places, noise)
+    if isinstance(own, str):
+        return Agreed(model, assumed | {"forward": f"The module's own pass was not compared: {own}"})
+    weight = next(module.parameters())
+    tolerance = _EXACT if weight.dtype is torch.float32 and not weight.is_cuda else TOLERANCE
+    scale = _scale(noise, own.pixels, tolerance)
+    bodies, tokens = _bodies(model, assumed), own.tokens
+    if tokens is not None and tokens.ndim == 3:
+        model = _equal(bodies, _tokens, own.pixels, tokens, tolerance, "tokens after the last block")[0]
+        assumed, bodies, tokens = _without(assumed, _OTHERS), iter(()), None
+    answers = own.answers if config.num_classes else [tokens]
+    goals = [one for one in answers if one is not None and one.ndim == 2]
+    goal = next((one for one in goals if one.shape[1] == (config.num_classes or config.dim)), None)
+    if goal is not None:
+        every = chain(_readings(model, places.pooler), bodies)
+        model, why, link = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")
+        assumed = _without(assumed, _OTHERS, _OF_HEAD) | ({"pool": why} if why else {})
+        if link and config.num_classes:
+            model = _rebuilt(model, multi_label=link == "sigmoid") or model
+            assumed["outputs"] = f"The module returns probabilities ({link}), as its own pass shows."
+    elif config.num_classes:
+        why = own.problem or "it does not return one number per class."
+        assumed["forward"] = f"The module's answers were not compared: {why}"
+    return Agreed(model, assumed, scale)
+
+
+def _without(assumed: dict[str, str], *fields: Collection[str]) -> dict[str, str]:
+    return {field: why for field, why in assumed.items() if not any(field in some for some in fields)}
+
+
+def with_scale(preprocess: Preprocess, scale: tuple[Tensor, Tensor], known: bool) -> tuple[Preprocess, str]:
+    """Add what a module does to pictures to mean and deviation; also return a remark.
+
+    Args:
+        known: the caller states the preprocessing before the module. Otherwise the module takes values from 0 to 1, or
+            to 255 if its own numbers are so large.
+    """
+    factor, offset = scale
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (preprocess.mean, preprocess.std))
+    if not known:
+        mean, std = torch.zeros_like(mean), torch.ones_like(std)
+    mean, std = mean - std * offset / factor, std / factor
+    white = 255 if not known and float(mean.max()) > 1 else 1
+    numbers = [tuple(round(float(value) / white, 5) for value in values) for values in (mean, std)]
+    why = "The module normalises pictures itself, as its own pass shows: mean and deviation include that."
+    return replace(preprocess, mean=numbers[0], std=numbers[1]), why
+
+
+# --- The module's pass --------------------------------------------------------------------------------------------
+
+
+def _observe(module: nn.Module, places: Places, noise: Tensor) -> _Pass | str:
+    """Run a module, or the Vision Transformer in it if the whole needs more than pictures; else return why not."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            seen.setdefault(name, value.detach().float().cpu())
+
+    embedding = part_at(module, places.names["patch_embed.weight"])
+    hooks = [embedding.register_forward_pre_hook(lambda _, inputs: keep("pixels", next(iter(inputs), None)))]
+    if "norm.weight" in places.names:
+        norm = part_at(module, places.names["norm.weight"])
+        hooks.append(norm.register_forward_hook(lambda _, inputs, output: keep("tokens", output)))
+    weight, problem = next(module.parameters()), ""
+    try:
+        for part in dict.fromkeys((module, part_at(module, places.part))):
+            try:
+                with evaluating(module), torch.no_grad():
+                    output = part(noise.to(weight.device, weight.dtype))
+            except Exception as error:  # anybody's code, which may need other arguments
+                problem = problem or f"{type(error).__name__}: {brief(str(error).partition(chr(10))[0])}"
+                seen.clear()
+                continue
+            if "pixels" not in seen:
+                return "it does not call its patch embedding as a module."
+            answers = [one.detach().float().cpu() for one in tensors_of(output)] if part is module else []
+            return _Pass(seen["pixels"], seen.get("tokens"), answers, problem)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return problem
+
+
+def _scale(noise: Tensor, pixels: Tensor, tolerance: float) -> tuple[Tensor, Tensor] | None:
+    """Return factor and offset per channel by which a module changed pictures; None if it did not."""
+    if pixels.shape != noise.shape:
+        sizes = [" x ".join(map(str, pictures.shape[:1:-1])) for pictures in (noise, pixels)]
+        raise InvalidCheckpoint(
+            f"The module changes pictures from {sizes[0]} to {sizes[1]} before its patch embedding, so a map would not "
+            "lie where it looked."
+        )
+    x, y = (pictures.transpose(0, 1).flatten(1).double() for pictures in (noise, pixels))
+    centred = x - x.mean(1, keepdim=True)
+    factor = (centred * y).sum(1) / centred.square().sum(1)
+    offset = y.mean(1) - factor * x.mean(1)
+    rest = _difference(factor[:, None] * x + offset[:, None], y)
+    if rest > tolerance or factor.min() <= 0:
+        raise InvalidCheckpoint(
+            "The module changes pictures before its patch embedding by more than a mean and a deviation per channel."
+        )
+    same = max((factor - 1).abs().max(), offset.abs().max()) < tolerance
+    return None if same else (factor, offset)
+
+
+# --- Comparing ----------------------------------------------------------------------------------------------------
+
+# What else a field may be if nothing states it, given the model's width.
+_OTHERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "heads": possible_heads,
+    "activation": lambda dim: get_args(Activation),
+}
+_OF_HEAD = ("head", "pool", "pooler", "outputs")  # assumptions that equal outputs prove or replace
+_Candidates = Iterator[tuple[VisionTransformer, str]]
+
+
+def _equal(
+    candidates: _Candidates,
+    of: Callable[[VisionTransformer, Tensor], Tensor],
+    pixels: Tensor,
+    goal: Tensor,
+    tolerance: float,
+    what: str,
+) -> tuple[VisionTransformer, str, str]:
+    """Return the first of several models whose result is the module's, with its remark and the link between them."""
+    differences = []
+    for model, why in candidates:
+        with torch.inference_mode():
+            ours = of(model, pixels)
+        if ours.shape != goal.shape:
+            raise InvalidCheckpoint(
+                f"The module makes {goal.shape[1]} tokens of a picture, and the model read from its weights "
+                f"{ours.shape[1]}: patches overlap, or tokens are added or dropped, which is not computed here."
+            )
+        for name, link in _LINKS.items() if what == "outputs" else (("", _LINKS[""]),):
+            differences.append(_difference(link(ours), goal))
+            if differences[-1] <= tolerance:
+                return model, why, name
+    raise InvalidCheckpoint(
+        f"The module's {what} and those of the model read from its weights differ by {100 * differences[0]:.3g}% of "
+        "the largest value on noise, so it computes something else."
+    )
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> float:
+    """Return the largest difference, relative to the largest value of `theirs`."""
+    share = float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-9))
+    return share if share == share else float("inf")
+
+
+def _tokens(model: VisionTransformer, pixels: Tensor) -> Tensor:
+    tokens = model(pixels, output_queries_keys=True).tokens
+    assert tokens is not None
+    return tokens if model.config.norm == "before_pool" else model.norm(tokens)
+
+
+def _answers(model: VisionTransformer, pixels: Tensor) -> Tensor:
+    output = model(pixels, output_queries_keys=True)
+    answers = output.logits if model.config.num_classes else output.pooled
+    assert answers is not None
+    return answers
+
+
+def _bodies(model: VisionTransformer, assumed: Mapping[str, str]) -> _Candidates:
+    """Yield the model, and others in what was assumed about its blocks."""
+    yield model, ""
+    fields = {field: values(model.config.dim) for field, values in _OTHERS.items() if field in assumed}
+    for values in product(*fields.values()):
+        if (other := _rebuilt(model, **dict(zip(fields, values, strict=True)))) is not None:
+            yield other, ""
+
+
+def _readings(model: VisionTransformer, pooler: tuple[Tensor, ...]) -> _Candidates:
+    """Yield the model, and others whose head reads the same tokens differently."""
+    yield model, ""
+    if pooler:
+        added = dict(zip(("pre_logits.weight", "pre_logits.bias"), pooler, strict=False))
+        if (other := _rebuilt(model, added, pool="cls", pre_logits=len(pooler[0]))) is not None:
+            yield other, "The head reads the pooler, as the module's own pass shows."
+    for pool, norm in product(get_args(Pool), get_args(FinalNorm)):
+        if (other := _rebuilt(model, pool=pool, norm=norm)) is not None:
+            yield other, f"The head reads {_POOLS.get(pool, pool)}{_NORMS[norm]}, as the module's own pass shows."
+
+
+def _rebuilt(model: VisionTransformer, added: Tensors | None = None, **changes: Any) -> VisionTransformer | None:
+    """Return a model of another config with the same weights; None if they do not fit."""
+    try:
+        other = hollow(replace(model.config, **changes))
+    except ValueError:
+        return None
+    own = dict(model.state_dict()) | (added or {})
+    wanted = other.state_dict()
+    unused = own.keys() - wanted.keys() - ({"norm.weight", "norm.bias"} if other.config.norm == "none" else set())
+    if unused or any(name not in own or own[name].shape != tensor.shape for name, tensor in wanted.items()):
+        return None
+    return with_weights(other, {name: own[name] for name in wanted})
