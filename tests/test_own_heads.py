@@ -400,3 +400,29 @@ def of_openai() -> dict[str, Tensor]:
         tensors |= {f"{name}{mark}weight": torch.randn(shape), f"{name}{mark}bias": torch.randn(shape[0])}
     tensors |= {"class_embedding": torch.randn(192), "positional_embedding": torch.randn(17, 192)}
     return tensors | {"conv1.weight": torch.randn(192, 3, 8, 8), "proj": torch.randn(192, 64)}
+
+
+NAMED: dict[str, tuple[int, tuple[str, ...], str]] = {
+    "projection": (128, (), "left_out"),
+    "embedding": (64, (), "left_out"),
+    "hash_head": (64, (), "left_out"),
+    "to_latent": (64, (), "left_out"),
+    "visual_projection": (64, (), "left_out"),
+    "species": (5, (), "left_out"),
+    "age_regressor": (1, (), "labels"),
+    "net.bbox_head": (4, (), "labels"),
+    "cls_token_head": (2, (), "left_out"),
+    "fc_out": (2, ("class 0", "class 1"), "head"),
+    "1": (2, ("class 0", "class 1"), "head"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_name_of_a_lone_layer_tells_whether_its_outputs_are_classes(name: str, tmp_path: Path) -> None:
+    outputs, labels, field = NAMED[name]
+    layer = {f"{name}.weight": torch.randn(outputs, 192), f"{name}.bias": torch.zeros(outputs)}
+    opened = load_checkpoint(
+        keep({f"backbone.{key}": value for key, value in of_timm(0).state_dict().items()} | layer, tmp_path)
+    )
+    assert opened.labels == labels and f"`{name}`" in opened.assumed[field]
+    assert (opened.config.num_classes == 0) is (field == "left_out") and "outputs" not in opened.assumed

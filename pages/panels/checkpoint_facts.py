@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vit.view.first_view import Model
 
 NAMED_CLASSES = 20  # list class names up to this number of classes
+# Assumptions that an answer depends on, which are stated in full beside it.
+_DECISIVE = ("head", "outputs", "pooler", "pool", "forward", "labels")
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 
 
@@ -43,13 +45,24 @@ def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
         st.caption(plain(f"Accuracy on {measured_on[:300]}."))
     if 0 < len(checkpoint.labels) <= NAMED_CLASSES and "labels" not in checkpoint.assumed:
         st.caption(f"Its classes: {', '.join(plain(label) for label in checkpoint.labels)}.")
-    if assumed := {field: why for field, why in checkpoint.assumed.items() if field not in ("heads", "pooler")}:
+    if assumed := {field: why for field, why in checkpoint.assumed.items() if field != "heads"}:
         with st.popover(f"Assumed: {', '.join(assumed)}", width="stretch"):
             for field, why in assumed.items():
                 st.caption(f"**{plain(str(field))}**: {with_code(str(why))}")
     if checkpoint.card:
         with st.popover("Model card", width="stretch"):
             st.code(_FRONT_MATTER.sub("", checkpoint.card), language="markdown", wrap_lines=True)
+
+
+def show_guesses(checkpoint: Checkpoint) -> None:
+    """State beside the answer what is only guessed about the model."""
+    others = {field: why for field, why in checkpoint.assumed.items() if field != "heads"}  # it has a control
+    decisive = _DECISIVE if checkpoint.config.num_classes else ("left_out", "labels", "forward")
+    stated = [with_code(others.pop(field)) for field in decisive if field in others]
+    if others:
+        stated.append(f"Also assumed: {', '.join(plain(field.replace('_', ' ')) for field in others)}.")
+    if stated:
+        st.caption(" ".join(stated))
 
 
 def offer_conversion(checkpoint: Checkpoint) -> None:

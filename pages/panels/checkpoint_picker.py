@@ -84,13 +84,12 @@ def pick_checkpoint(notes: DeltaGenerator) -> Checkpoint:
     checkpoint_facts.show(checkpoint, info)
     show_more()
     checkpoint_facts.offer_conversion(checkpoint)
+    with notes:
+        checkpoint_facts.show_guesses(checkpoint)
     if "heads" in checkpoint.assumed:  # if this assumption is wrong, every map is wrong
         with notes:
             st.warning(with_code(checkpoint.assumed["heads"]))
             _pick_heads(name, families.tensor_shapes.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
-    if "pooler" in checkpoint.assumed:  # if this assumption is wrong, every prediction is wrong
-        with notes:
-            st.warning(with_code(checkpoint.assumed["pooler"]))
     checkpoint_facts.show_self_check(checkpoint, verified(checkpoint.identity, checkpoint))
     return checkpoint
 

@@ -233,15 +233,25 @@ def test_trainers_files_are_uploaded_together_and_several_models_are_offered(roo
     assert picker.value == "last#student" and "last" in picker.options
 
 
-def test_explorer_warns_of_a_pooler_that_the_head_may_read(root: Path) -> None:
+GUESSES: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "head": ("fc", 3, ("`fc` is taken for the head", "reads the pooler", "so they are numbered", "Also assumed:")),
+    "no head": ("projection", 64, ("By its name `projection` is no classifier",)),
+    "numbers": ("age_regressor", 1, ("`age_regressor` is taken for the head", "estimates numbers")),
+}
+
+
+@pytest.mark.parametrize("name", GUESSES)
+def test_explorer_states_beside_the_answer_what_is_guessed(name: str, root: Path) -> None:
+    layer, outputs, said = GUESSES[name]
     sizes = dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, image_size=32)
     whole = torch.nn.ModuleDict({"vit": ViTModel(ViTConfig(**sizes, patch_size=8))})
-    whole["fc"] = torch.nn.Linear(64, 3)
-    (root / "pooled").mkdir()
-    torch.save(whole.state_dict(), root / "pooled" / "best.pth")
-    explore = app_page(checkpoint="pooled", heads="4")
+    whole[layer] = torch.nn.Linear(64, outputs)
+    (root / "guessed").mkdir()
+    torch.save(whole.state_dict(), root / "guessed" / "best.pth")
+    explore = app_page(checkpoint="guessed", heads="4")
     assert not explore.error
-    assert any("reads the pooler" in warning.value for warning in explore.warning)
+    assert any(all(words in caption.value for words in said) for caption in explore.main.caption)
+    assert any("It estimates" in text.value for text in explore.markdown) is (name == "numbers")
 
 
 def test_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def checkpoint_from_module(
             read({name: tensor.to("meta") for name, tensor in tensors.items()})
         except UnknownHeads as error:
             unknown = error
-        reading = read(tensors, consume=True, heads=unknown and unknown.choices[0])
+        reading = read(tensors, consume=True, heads=unknown.choices[0] if unknown else None)
     for key, tensor in reading.tensors.items():
         if not is_finite(tensor):
             raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{brief(key)}`).")

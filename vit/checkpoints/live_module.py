@@ -205,8 +205,8 @@ def own_logits(live: LiveModule, pixels: Tensor) -> Tensor | None:
 
 def tensors_of(output: object) -> list[Tensor]:
     """Return the tensors of a module's output, logits first."""
-    many = isinstance(output, tuple | list)
-    values: Iterable[object] = output.values() if isinstance(output, Mapping) else output if many else [output]
+    several = output.values() if isinstance(output, Mapping) else output
+    values = several if isinstance(several, Iterable) and not isinstance(several, Tensor) else [several]
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     return [value for value in (logits, *values) if isinstance(value, Tensor)]
 

@@ -28,6 +28,7 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import clip, torchvision
+from vit.checkpoints.families.heads import purpose
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.families.timm_preprocess import with_arguments
 from vit.checkpoints.file_entries import MAX_NAME, MAX_NAMES
@@ -296,6 +297,8 @@ def read_labels(
         return (), ""
     if (document or {}).get("problem_type") == "regression":
         return (), "config.json states regression: the outputs are estimated numbers, not classes."
+    if reading.head and purpose(reading.head) == "numbers":
+        return (), f"By its name `{brief(reading.head)}` estimates numbers: the outputs are not classes."
     if projects:
         return (), "The head is CLIP's projection to the space that pictures share with texts, so it has no classes."
     beside = read_json(metadata.get(CLASSES, "[]"), CLASSES, list)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit.checkpoints.families import FAMILIES, MODEL_TYPES, READS, huggingface, timm_architectures
 from vit.checkpoints.families.family import Family, InferredModel, build_config
-from vit.checkpoints.families.heads import Selection, described, select
+from vit.checkpoints.families.heads import Selection, described, purpose, select
 from vit.checkpoints.families.parts import Part, choose, distinct, find_parts, labels
 from vit.checkpoints.families.tensor_shapes import (
     Tensors,
@@ -152,7 +152,8 @@ def read(
     gated_by_timm = adjusted.get("activation") == "silu" and "blocks.0.mlp.fc1.weight" in bare  # Meta's names differ
     if gated_by_timm and "activation" not in {**stated, **named} and not recognised.fields:
         assumed["activation"] = "The activation of the gated MLPs is not in the file; SiLU is usual."
-    if measured["num_classes"] == 1 and "multi_label" not in measured:
+    estimates = bool(model.selection.head_name) and purpose(model.selection.head_name) == "numbers"
+    if measured["num_classes"] == 1 and "multi_label" not in measured and not estimates:
         assumed["outputs"] = ONE_OUTPUT
     if inferred := [field for field in likely if field not in {**stated, **measured}]:
         assumed[inferred[0]] = f"No file says which model this is; its tensors are those of {recognised.model}."
@@ -335,6 +336,8 @@ def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
         )
     if selection.left_out:
         remarks["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
+    if selection.no_head:
+        remarks["left_out"] += f" By its name `{brief(selection.no_head)}` is no classifier, so there are no classes."
     return _Model(family, part, selection, remarks)
 
 

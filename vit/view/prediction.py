@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from vit.view import first_view
     from vit.view.explanation import Explanation
 
+_FEW = 8  # outputs that are listed if they are no classes; a projection to a shared space has hundreds
+
 
 class Prediction(NamedTuple):
     """A class and its predicted probability, 0 to 1."""
@@ -24,10 +26,13 @@ def answer(
 ) -> tuple[str, str, str]:
     """State the answer in one sentence, in three parts: its words up to the label, the label, and its end.
 
-    The label is only set if the model stands by it; all parts are "" without classes.
+    The label is only set if the model stands by it; all parts are "" without outputs.
     """
     if not explanation.predictions:
-        return "", "", ""
+        record = getattr(explanation, "record", None)  # the stored first view has predictions
+        outputs = [] if record is None else record.logits[0].tolist()
+        numbers = ", ".join(f"{value:.4g}" for value in outputs)
+        return (f"It estimates {numbers}." if 0 < len(outputs) <= _FEW else "", "", "")
     if is_sure(explanation.logit, checkpoint.facts) is False:
         return perhaps(explanation.predictions, shares=False), "", ""
     label, share = explanation.predictions[0].label, percent(explanation.predictions[0].probability)

@@ -1,13 +1,14 @@
 """Classify the tensors of a file: model, head, and those to leave out.
 
-People add heads of their own to a Vision Transformer, under any name. A single linear layer is taken as the head. With
-any other head the model is opened without it, since attention does not depend on what follows the last block.
+People add heads of their own to a Vision Transformer, under any name. A single linear layer is taken as the head if its
+name says that it classifies or estimates numbers. With any other head the model is opened without it, since attention
+does not depend on what follows the last block.
 """
 
 import math
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from vit.checkpoints.families.parts import Part, aligned
 from vit.errors import InvalidCheckpoint
 from vit.untrusted import brief, brief_list
 
+Purpose = Literal["classes", "numbers", "features"]
 _HEADS = ("head", "head_dist", "classifier")  # ours, before `adjust`
 # Modules that are never part of the path from the model to its head.
 _APART = re.compile(
@@ -36,6 +38,14 @@ _OF_LAYER = re.compile(
 # Mean and deviation of a normalisation layer in front of the model.
 _MEAN = re.compile(r"((?:.*\.)?(?:(?:pixel|image)_)?)(mean|mu)")
 _STD_OF = {"mean": "std", "mu": "sigma"}
+# What a linear layer is for, by words of its name; the first match wins. Numbers alone are a place in a `Sequential`.
+_PURPOSES: tuple[tuple[Purpose, str], ...] = (
+    ("numbers", r"regress\w*|reg|estimat\w+|age|count\w*|depth|quality|keypoints?|landmarks?|coord\w*|pose|angles?"
+                r"|b?box"),
+    ("features", r"proj\w*|emb\w*|hash\w*|latents?|feat\w*|pool\w*|codes?|descriptors?|tokens?|neck|norm"),
+    ("classes", r"head\w*|fc|cls|clf|class\w*|lin\w*|logits?|out\w*|pred\w*|labels?|dense|last|final|top|probe|softmax"
+                r"|readout|decision|scores?|categor\w*|layer"),
+)  # fmt: skip
 
 
 class Selection(NamedTuple):
@@ -48,6 +58,7 @@ class Selection(NamedTuple):
         left_out: unused tensors, except those that the family always ignores.
         normalisation: names in the file of mean and deviation, one number per channel, by which the model normalises
             pictures; () without.
+        no_head: a linear layer that is left out because its name is not that of a head; "" without.
     """
 
     names: dict[str, str]
@@ -55,6 +66,7 @@ class Selection(NamedTuple):
     head_name: str
     left_out: dict[str, str]
     normalisation: tuple[str, ...] = ()
+    no_head: str = ""
 
 
 def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selection:
@@ -94,7 +106,9 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     dim = embedding[0]
     _accept_sequences(family, names, extra, shapes, dim)
     _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)
-    head = () if _heads(family, names) else _only_linear(extra, shapes, dim)
+    only = () if _heads(family, names) else _only_linear(extra, shapes, dim)
+    only_name = only[0].rpartition(".")[0] if only else ""
+    head = () if only and purpose(only_name) == "features" else only
     normalisation = _normalisation(extra, shapes, embedding[1])
     left_out = {name: file_name for name, file_name in extra.items() if name not in (*head, *normalisation)}
     beside_alone = {name: shapes[name] for name in left_out if name not in own and not _APART.search(name)}
@@ -109,9 +123,10 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     return Selection(
         names,
         tuple(extra[name] for name in head),
-        head[0].rpartition(".")[0] if head else "",
+        only_name if head else "",
         left_out,
         tuple(extra[name] for name in normalisation),
+        "" if head else only_name,
     )
 
 
@@ -217,6 +232,17 @@ def _only_linear(extra: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
     ):
         return ()
     return (weight, bias) if biased else (weight,)
+
+
+def purpose(layer: str) -> Purpose:
+    """Return what a linear layer after the model is for, by its name.
+
+    >>> purpose("net.cls_layer"), purpose("1"), purpose("age_regressor"), purpose("visual_projection"), purpose("to_x")
+    ('classes', 'classes', 'numbers', 'features', 'features')
+    """
+    words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", layer)]
+    fitting = (what for what, pattern in _PURPOSES if any(re.fullmatch(pattern, word) for word in words))
+    return next(fitting, "features") if words else "classes"
 
 
 def _is_harmless(name: str, shape: tuple[int, ...], dim: int, family: Family | None) -> bool:
