@@ -142,6 +142,33 @@ def test_tiff_of_other_numbers_is_identified(values: np.ndarray, what: str) -> N
     assert f"a TIFF of {what}," in refusal(tiff(values, 3 if values.dtype.kind == "f" else 1))
 
 
+@pytest.mark.parametrize("kind", [np.uint16, np.float32])
+def test_tiff_whose_white_is_zero_is_inverted_with_any_number_of_bits(kind: type) -> None:
+    scan = np.asarray(gradient(), np.uint8)[..., 0]
+    values = scan.astype(kind) * (257 if kind is np.uint16 else 1 / 255)
+    form = 3 if kind is np.float32 else 1
+    inverted, plain = (np.asarray(decode_image(tiff(values.astype(kind), form, [(262, 3, zero)]))) for zero in (0, 1))
+    assert abs(inverted.astype(int) + plain - 255).max() <= 1 and plain.std() > 10
+
+
+@pytest.mark.parametrize(
+    ("channels", "more", "said"),
+    [
+        (4, [(262, 3, 1)], "8-bit whole numbers in 4 channels, and a picture has at most 3. Keep 3 channels"),
+        (13, [(262, 3, 1)], "in 13 channels, and a picture has at most 3. Keep 3 channels"),
+        (3, [(284, 3, 2), (258, 3, 16)], "16-bit whole numbers in 3 channels, each in a plane of its own; save"),
+    ],
+)
+def test_tiff_of_other_channels_says_how_to_make_a_picture_of_it(channels: int, more: list[Entry], said: str) -> None:
+    assert said in refusal(tiff(np.zeros((20, 30, channels), np.uint8), more=more))
+
+
+@pytest.mark.parametrize("text", [b"ImageJ=1.53t\nimages=12\nslices=12\n", b'{"shape": [12, 60, 90], "truncated": true}'])
+def test_pages_of_a_stack_under_one_directory_are_counted(text: bytes) -> None:
+    assert read_tags(tiff(TWELVE_BITS) + text).pages == 12
+    assert read_tags(tiff(TWELVE_BITS, more=[(32997, 4, 12)])).pages == 12
+
+
 def test_pages_of_a_tiff_are_counted_without_reduced_copies() -> None:
     scan = gradient(60, 40)
     assert read_tags(encode_image(scan, "TIFF")).pages == read_tags(encode_image(scan, "PNG")).pages == 1

@@ -37,7 +37,8 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION_TAG = 0x0112
-_BITS_TAG, _SAMPLE_FORMAT_TAG = 258, 339  # of a TIFF
+_BITS_TAG, _PHOTOMETRIC_TAG, _SAMPLE_FORMAT_TAG = 258, 262, 339  # of a TIFF
+_WHITE_IS_ZERO = 0
 _COLOURS = np.mgrid[:256:17, :256:17, :256:17].reshape(3, 64, 64).transpose(1, 2, 0).astype(np.uint8)
 _ROUNDING = 2  # grey levels by which profiles of sRGB change colours, through rounding
 NARROW, DARK = 0.5, 0.25  # shares of the range of values: used range for little contrast, highest value for dark
@@ -227,11 +228,13 @@ def _render(image: Image.Image, stretch: bool = False) -> Image.Image:
     """Decode the pixels and convert them to upright sRGB; needs memory for at most two copies of the picture."""
     deep = stretch and _is_deep(image)
     image.load()
-    turn = _orientation(image)
+    turn, tags = _orientation(image), getattr(image, "tag_v2", {})
     profile = image.info.get("icc_profile")
     ends = _ends(image) if deep else None
     if grey := _is_grey(image):
         image = _grey(image, ends)
+        if tags.get(_PHOTOMETRIC_TAG) == _WHITE_IS_ZERO:  # Pillow inverts only 8 bits
+            image = ImageChops.invert(image)
     elif image.has_transparency_data:
         image = image.convert("RGBA")
         paper = Image.new("RGB", image.size, "white")

@@ -90,6 +90,8 @@ def open_image(data: bytes) -> Image.Image:
         raise InvalidImage(RAW.format(tags.raw))
     if tags.only_preview:
         raise InvalidImage(f"The first picture in this TIFF is a preview of another one in it; {CONVERT}.")
+    if tags.misread:
+        raise InvalidImage(f"This is a TIFF{tags.numbers}, each in a plane of its own; {CONVERT}.")
     try:
         image = heif.open_heif(data) if heif.is_heif(data) else Image.open(BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -97,7 +99,7 @@ def open_image(data: bytes) -> Image.Image:
         size = f"has {int(pixels[0]) / 1e6:,.0f} megapixels" if pixels else "is too large"
         raise InvalidImage(f"The picture {size} and the limit is {MAX_PIXELS / 1e6:.0f}; make it smaller.") from error
     except UnidentifiedImageError as error:
-        raise InvalidImage(_unreadable(data, tags.numbers)) from error
+        raise InvalidImage(_unreadable(data, tags)) from error
     width, height = image.size
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise InvalidImage(
@@ -118,10 +120,15 @@ def open_image(data: bytes) -> Image.Image:
     return image
 
 
-def _unreadable(data: bytes, numbers: str) -> str:
+def _unreadable(data: bytes, tags: tiff.TiffContent) -> str:
     """Describe a file that no reader recognises, by its first bytes, and a TIFF by its tags."""
-    if numbers:
-        return f"This is a TIFF{numbers}, which cannot be read here; save it as whole numbers of 8 or 16 bits."
+    if tags.channels > 3:
+        return (
+            f"This is a TIFF{tags.numbers}, and a picture has at most 3. Keep 3 channels, for example with "
+            "gdal_translate -b 3 -b 2 -b 1 -co PHOTOMETRIC=RGB."
+        )
+    if tags.numbers:
+        return f"This is a TIFF{tags.numbers}, stored in a way that is not read here; {CONVERT}."
     start = data[:1000]
     if re.match(_OURS, start, re.DOTALL):
         return "This picture is damaged or incomplete; copy the file again or choose another one."

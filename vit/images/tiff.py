@@ -13,10 +13,13 @@ from vit.untrusted import spend
 Tags = dict[int, tuple[int, ...]]
 
 _SUBTYPE, _BITS, _COMPRESSION, _PHOTOMETRIC, _MAKE = 254, 258, 259, 262, 271
-_SAMPLES, _SUB_DIRECTORIES, _SAMPLE_FORMAT, _DNG_VERSION = 277, 330, 339, 50706
+_SAMPLES, _PLANES, _SUB_DIRECTORIES, _SAMPLE_FORMAT, _DEPTH, _DNG_VERSION = 277, 284, 330, 339, 32997, 50706
 _READ = {
-    _SUBTYPE, _BITS, _COMPRESSION, _PHOTOMETRIC, _MAKE, _SAMPLES, _SUB_DIRECTORIES, _SAMPLE_FORMAT, _DNG_VERSION
+    _SUBTYPE, _BITS, _COMPRESSION, _PHOTOMETRIC, _MAKE, _SAMPLES, _PLANES, _SUB_DIRECTORIES, _SAMPLE_FORMAT, _DEPTH,
+    _DNG_VERSION,
 }  # fmt: skip
+# Stacks under a single directory, whose description states the number of pages: those of ImageJ and tifffile.
+_STACK = re.compile(rb'ImageJ=[\w.]+\s+images=(\d{1,6})|"shape": \[(\d{1,6}), [\d, ]+\], "truncated"')
 _MOST_BELOW, _MOST_VALUES = 32, 64  # subdirectories; values per tag
 _MOST_PAGES = 1000
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 13: 4, 16: 8, 18: 8}  # [bytes] per value, by type; other types are skipped
@@ -44,12 +47,16 @@ class TiffContent(NamedTuple):
         only_preview: whether the first picture is a reduced copy of another one in the file.
         pages: their number, up to 1,000, without reduced copies and masks.
         numbers: description of the values, to continue a sentence after "a TIFF"; "" if unknown.
+        channels: values per pixel.
+        misread: whether Pillow would decode wrong colours without an error, as it does for 16 bits in planes.
     """
 
     raw: str = ""
     only_preview: bool = False
     pages: int = 1
     numbers: str = ""
+    channels: int = 1
+    misread: bool = False
 
 
 def read_tags(data: bytes) -> TiffContent:
@@ -59,11 +66,17 @@ def read_tags(data: bytes) -> TiffContent:
     if not pages:
         return TiffContent(raw)
     subtypes = [{*tags.get(_SUBTYPE, ())} for tags in pages]
+    first = {tag: values[0] for tag, values in pages[0].items() if values}
+    stated = [int(count) for match in [_STACK.search(data)] if match for count in match.groups() if count]
+    own = sum(not subtype & _COPIES_AND_MASKS for subtype in subtypes)
+    in_planes = first.get(_SAMPLES, 1) > 1 and first.get(_PLANES) == 2 and first.get(_COMPRESSION, 1) == 1
     return TiffContent(
         raw or _raw_kind([*pages, *below]),
-        bool(pages[0].get(_SUBTYPE, (0,))[0] & 1),
-        max(1, sum(not own & _COPIES_AND_MASKS for own in subtypes)),
+        bool(first.get(_SUBTYPE, 0) & 1),
+        min(max(1, own, first.get(_DEPTH, 1), *stated), _MOST_PAGES),
         _numbers(pages[0]),
+        first.get(_SAMPLES, 1),
+        in_planes and first.get(_BITS, 8) > 8,
     )
 
 
