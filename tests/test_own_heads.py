@@ -426,3 +426,37 @@ def test_name_of_a_lone_layer_tells_whether_its_outputs_are_classes(name: str, t
     )
     assert opened.labels == labels and f"`{name}`" in opened.assumed[field]
     assert (opened.config.num_classes == 0) is (field == "left_out") and "outputs" not in opened.assumed
+
+
+LISTS: dict[str, tuple[str, bytes]] = {
+    "lines": ("labels.txt", b"ant\r\nbee\r\n\r\ncow\ndog\nwolf"),
+    "numbered": ("class_names.txt", b"0: ant\n1: bee\n3: dog\n2: cow\n4: wolf\n"),
+    "numbers last": ("classes.txt", b"\xef\xbb\xbfant 1\nbee 2\ncow 3\ndog 4\nwolf 5\n"),
+    "a dict of Python": ("clsidx_to_labels.txt", b"{0: 'ant',\n 1: 'bee',\n 2: 'cow',\n 3: 'dog',\n 4: 'wolf'}"),
+    "JSON list": ("labels.json", json.dumps(NAMES).encode()),
+    "JSON by number": ("id2label.json", json.dumps(dict(enumerate(NAMES))).encode()),
+    "JSON by name": ("class_to_idx.json", json.dumps({name: i for i, name in enumerate(NAMES)}).encode()),
+}
+
+
+@pytest.mark.parametrize("form", LISTS)
+def test_class_names_in_a_file_beside_the_weights_are_read_and_added(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, content = LISTS[form]
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+    weights = io.BytesIO()
+    torch.save(of_timm().state_dict(), weights)
+    weights.seek(0)
+    checkpoint = load_checkpoint(manage.add({"best.pth": weights, name: io.BytesIO(content)}, "own"))
+    assert list(checkpoint.labels) == NAMES and "labels" not in checkpoint.assumed
+
+
+def test_class_names_of_another_number_are_not_used_and_said(tmp_path: Path) -> None:
+    keep(of_timm().state_dict(), tmp_path)
+    (tmp_path / "labels.txt").write_text("ant\nbee\n")
+    checkpoint = load_checkpoint(tmp_path)
+    assert (
+        checkpoint.labels[0] == "class 0"
+        and "The 2 names beside the weights are not used" in checkpoint.assumed["labels"]
+    )

@@ -22,6 +22,7 @@ from vit.checkpoints.checkpoint import (
     old_folder,
     reason_of,
 )
+from vit.checkpoints.label_files import holds_labels
 from vit.checkpoints.weight_files import MAX_TEXT, is_shard, read_index, weights_among
 from vit.errors import InvalidCheckpoint
 from vit.paths import split_part
@@ -158,8 +159,8 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
     )
     alone = lone and not split and not described  # otherwise the file stands for its whole folder
     texts = {}
-    for name in () if alone else (CONFIG, PREPROCESS, PROCESSOR, CARD, OPEN_CLIP):
-        if name in names:
+    for name in () if alone else names:
+        if name in (CONFIG, PREPROCESS, PROCESSOR, CARD, OPEN_CLIP) or holds_labels(name):
             with _open_bounded(folder, name, MAX_TEXT) as file:
                 texts[name] = file.read(MAX_TEXT)
     home = path if alone or not lone else path.parent

@@ -1,6 +1,7 @@
 """Open and list checkpoints; files are treated as untrusted."""
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,7 @@ from vit.checkpoints.file_entries import MAX_NAME, MAX_NAMES
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
 from vit.checkpoints.json_documents import read_json
+from vit.checkpoints.label_files import holds_labels, labels_of
 from vit.checkpoints.recognition import ParsedCheckpoint
 from vit.checkpoints.weight_files import CLASSES, TRAINING, Header, Weights, read_header, read_tensors
 from vit.devices import memory
@@ -146,6 +148,8 @@ def _locate(path_or_name: str | Path) -> Path:
 def _read_all_headers(source: CheckpointFiles) -> tuple[dict[str, Header], dict[str, str]]:
     """Read the header of each weights file, and merge the metadata."""
     headers, metadata = {}, dict[str, str]()
+    for name in filter(holds_labels, source.texts):
+        metadata[CLASSES] = json.dumps(labels_of(name, source.texts[name]))
     named: dict[str, set[str]] = {}
     for tensor, shard in source.index.items():
         named.setdefault(shard, set()).add(tensor)
@@ -304,10 +308,11 @@ def read_labels(
     beside = read_json(metadata.get(CLASSES, "[]"), CLASSES, list)
     if len(beside) == count and all(isinstance(name, str) and len(name) <= MAX_LABEL for name in beside):
         return tuple(beside), ""
+    unused = f" The {len(beside):,} names beside the weights are not used, as the head has {count:,}." if beside else ""
     if count == IMAGENET_CLASSES:
         why = "The file names no classes; there are 1000, so ImageNet-1k's names are used, in their usual order."
-        return torchvision.imagenet_labels(), why
-    return tuple(f"class {i}" for i in range(count)), "The file names no classes, so they are numbered."
+        return torchvision.imagenet_labels(), why + unused
+    return tuple(f"class {i}" for i in range(count)), f"The file names no classes, so they are numbered.{unused}"
 
 
 def read_preprocess(

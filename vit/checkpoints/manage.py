@@ -30,6 +30,7 @@ from vit.checkpoints.checkpoint import (
     reason_of,
 )
 from vit.checkpoints.json_documents import read_json
+from vit.checkpoints.label_files import holds_labels
 from vit.checkpoints.load import summarise
 from vit.checkpoints.save import save_checkpoint
 from vit.checkpoints.weight_files import MAX_TEXT, SAVE, SUFFIXES, weights_among
@@ -75,10 +76,10 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
         raise InvalidCheckpoint(
             f"Upload exactly one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}. Remove the others."
         )
-    others = [file for file in files if file not in weights and file not in _BESIDE]
+    others = [file for file in files if file not in weights and file not in _BESIDE and not holds_labels(file)]
     if strange := [file for file in others if not file.endswith((*SUFFIXES, *TEXTS))]:
         raise InvalidCheckpoint(
-            f"{brief(strange[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."
+            f"{brief(strange[0])} is not part of a checkpoint. Beside weights: labels.txt, {', '.join(_BESIDE)}."
         )
     files = {file: files[file] for file in files if file not in others}
     with _new_folder(name, root) as folder:
