@@ -6,11 +6,8 @@ from collections.abc import Iterable
 from vit.checkpoints.json_documents import read_json
 from vit.untrusted import spend
 
-_FILE = re.compile(
-    r"(?i)(.*[\W_])?(labels?|class(es)?|categories|id2label|label2id|synsets?|names)([\W_].*)?\.(txt|json)"
-)
-_NUMBER_FIRST = re.compile(r"(\d{1,6})[\s:,=]+(.+)")
-_NUMBER_LAST = re.compile(r"(.+?)[\s:,=]+(\d{1,6})")
+_FILE = re.compile(r"(?i)(.*[\W_])?(labels?|class(es)?|categories|id2label|label2id|synsets?)([\W_].*)?\.(txt|json)")
+_NUMBERED = (re.compile(r"(?P<i>\d{1,6})[\s:,=]+(?P<name>.+)"), re.compile(r"(?P<name>.+?)[\s:,=]+(?P<i>\d{1,6})"))
 
 
 def holds_labels(name: str) -> bool:
@@ -33,16 +30,16 @@ def labels_of(name: str, content: bytes) -> list[str]:
         if isinstance(listed, dict):
             listed = next((listed[key] for key in ("id2label", "label2id") if key in listed), listed)
         if isinstance(listed, dict):
-            pairs = [(str(key), str(value)) for key, value in listed.items()]
-            return _in_order(pairs) or _in_order((value, key) for key, value in pairs)
-        return [str(one) for one in listed] if isinstance(listed, list) else []
+            named = all(isinstance(value, str) for value in listed.values())
+            return _in_order((key, value) if named else (str(value), key) for key, value in listed.items())
+        return listed if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else []
     lines = [line for text in content.decode("utf-8-sig", "replace").splitlines() if (line := text.strip(" \t{},"))]
-    first, last = (
-        [match for line in lines if (match := form.fullmatch(line))] for form in (_NUMBER_FIRST, _NUMBER_LAST)
-    )
-    numbered = _in_order((match[1], match[2]) for match in first) if len(first) == len(lines) else []
-    numbered = numbered or (_in_order((match[2], match[1]) for match in last) if len(last) == len(lines) else [])
-    return [label.strip(" \t'\"") for label in numbered or lines]
+    for form in _NUMBERED:
+        matches = [match for line in lines if (match := form.fullmatch(line))]
+        if len(matches) == len(lines) and (named := _in_order((match["i"], match["name"]) for match in matches)):
+            lines = named
+            break
+    return [line.strip(" \t'\"") for line in lines]
 
 
 def _in_order(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -53,8 +50,7 @@ def _in_order(pairs: Iterable[tuple[str, str]]) -> list[str]:
         if not re.fullmatch(r"\d{1,6}", number):
             return []
         names[int(number)] = name
+    first = min(names, default=0)
     return (
-        [names[number] for number in sorted(names)]
-        if max(names, default=0) - min(names, default=0) < len(names)
-        else []
+        [names[number] for number in sorted(names)] if first < 2 and max(names, default=0) < first + len(names) else []
     )
