@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import vit
 from vit.checkpoints import manage
 from vit.checkpoints.in_memory import checkpoint_from_module
-from vit.checkpoints.live_module import convert, copy_tensors, find_vit, matches_module, own_logits
+from vit.checkpoints.live_module import convert, copied, find_vit, matches_module, own_logits
 from vit.checkpoints.load import load_checkpoint, summarise
 from vit.errors import InvalidCheckpoint
 
@@ -101,7 +101,7 @@ def test_single_linear_layer_is_the_head_under_any_name(name: str, tmp_path: Pat
     assert here.config.num_classes == len(here.labels) == 5 and "heads" not in here.assumed
     assert difference(here.model(IMAGE).logits, expected) < 1e-5
     live = find_vit(module)
-    assert matches_module(convert(live, copy_tensors(live)), IMAGE, own_logits(live, IMAGE))
+    assert matches_module(convert(live, copied(live.module)), IMAGE, own_logits(live, IMAGE))
     file = keep({"state_dict": {f"net.{k}": v for k, v in module.state_dict().items()}}, tmp_path)
     there = load_checkpoint(file)
     assert there.config.num_classes == 5
@@ -241,7 +241,7 @@ def test_several_models_in_memory_are_named_and_one_registered_twice_is_one() ->
     both = nn.ModuleDict({"backbone": model, "model": nn.Sequential(model)})
     assert torch.equal(checkpoint_from_module(both).model.head.weight, model.head.weight)
     live = find_vit(both)
-    assert torch.equal(convert(live, copy_tensors(live)).head.weight, model.head.weight)
+    assert torch.equal(convert(live, copied(live.module)).head.weight, model.head.weight)
 
 
 def test_other_networks_are_named_in_any_dict(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
 from vit.checkpoints import families, own_pass, recognition
 from vit.checkpoints.checkpoint import Checkpoint, check_preprocess, is_finite, with_weights
 from vit.checkpoints.families.tensor_shapes import Tensors
+from vit.checkpoints.live_module import copied, unwrapped
 from vit.checkpoints.load import empty_model, read_labels, read_preprocess, with_own_normalisation
 from vit.checkpoints.module_facts import facts_of, facts_within
 from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
@@ -49,8 +49,10 @@ def checkpoint_from_module(
         InvalidCheckpoint: not a plain Vision Transformer, or it computes something that is not supported.
         UserError: `module` is not a module, or the number of labels differs from that of the classes.
     """
-    module = _unwrapped(module)
-    tensors = _copied(module)
+    if not isinstance(module, nn.Module):
+        raise UserError(f"A {type(module).__name__} is no model: give a torch.nn.Module.")
+    module = unwrapped(module)
+    tensors = copied(module)
     digest, places, unknown = _hash(tensors), None, None
     if isinstance(module, VisionTransformer):
         facts = facts_of(module)
@@ -97,46 +99,6 @@ def checkpoint_from_module(
         facts={},
         hash=digest,
     )
-
-
-def _unwrapped(module: nn.Module) -> nn.Module:
-    """Return the module itself, without wrappers of torch.compile, data parallelism or transformers."""
-    if not isinstance(module, nn.Module):
-        raise UserError(f"A {type(module).__name__} is no model: give a torch.nn.Module.")
-    while True:
-        if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
-            module = inner
-        elif isinstance(module, nn.DataParallel | DistributedDataParallel):
-            module = module.module
-        elif isinstance(inner := getattr(module, "timm_model", None), nn.Module):
-            module = inner
-        else:
-            return module
-
-
-def _copied(module: nn.Module) -> Tensors:
-    """Copy a module's tensors to the CPU; tied tensors share one copy.
-
-    Raises:
-        InvalidCheckpoint: quantised, sharded or without values.
-    """
-    copies: dict[object, Tensor] = {}
-    tensors = {}
-    for name, tensor in module.state_dict().items():
-        if not isinstance(tensor, Tensor) and "_packed_params" not in name:  # what a module stores beside its tensors
-            continue
-        if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_quantized or tensor.layout is not torch.strided:
-            raise InvalidCheckpoint(
-                f"The weights are quantised or sharded: `{brief(name)}` is no plain tensor. Hand over the model before "
-                "that, or gather its weights."
-            )
-        if tensor.is_meta:
-            raise InvalidCheckpoint(f"`{brief(name)}` is on the meta device, without values. Load the weights first.")
-        place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
-        if place not in copies:
-            copies[place] = tensor.detach().to("cpu", copy=True)
-        tensors[name] = copies[place]
-    return tensors
 
 
 def _hash(tensors: Tensors) -> str:

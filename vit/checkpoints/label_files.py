@@ -30,8 +30,8 @@ def labels_of(name: str, content: bytes) -> list[str]:
         if isinstance(listed, dict):
             listed = next((listed[key] for key in ("id2label", "label2id") if key in listed), listed)
         if isinstance(listed, dict):
-            named = all(isinstance(value, str) for value in listed.values())
-            return _in_order((key, value) if named else (str(value), key) for key, value in listed.items())
+            by_number = all(isinstance(value, str) for value in listed.values())
+            return _in_order((key, value) if by_number else (str(value), key) for key, value in listed.items())
         return listed if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else []
     lines = [line for text in content.decode("utf-8-sig", "replace").splitlines() if (line := text.strip(" \t{},"))]
     for form in _NUMBERED:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from vit.checkpoints import families, recognition
 from vit.checkpoints.checkpoint import hollow, with_weights
@@ -82,43 +83,25 @@ def find_vit(module: nn.Module) -> LiveModule:
     Raises:
         InvalidCheckpoint: no supported model, or several.
     """
-    if any(_is_sharded(parameter) for parameter in module.parameters()):
-        raise InvalidCheckpoint("The weights are spread over several processes (FSDP, DeepSpeed): none has them all.")
-    problems: list[InvalidCheckpoint] = []
-    found = list(_walk(_bare(module), "", problems))
-    if len(found) > 1:
-        names = ", ".join(f"`{brief(name)}`" for name, _ in found)
-        raise InvalidCheckpoint(f"The module holds several Vision Transformers: {names}. Hand over one of them.")
-    if not found:
-        raise problems[0] if problems else InvalidCheckpoint("The module has no parameters.")
-    hollow(found[0][1].config)  # fills the cache here, because `convert` may run in a thread
-    return found[0][1]
+    live = _describe(unwrapped(module))
+    hollow(live.config)  # fills the cache here, because `convert` may run in a thread
+    return live
 
 
-def _is_sharded(parameter: nn.Parameter) -> bool:
-    return type(parameter).__name__ in ("DTensor", "FlatParameter") or hasattr(parameter, "ds_id")
-
-
-def _bare(module: nn.Module) -> nn.Module:
-    """Descend as long as a single child has all parameters."""
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the module itself, without wrappers of torch.compile, data parallelism or libraries; or our own model."""
+    ours = [part for part in module.modules() if isinstance(part, VisionTransformer)]
+    if len(ours) == 1:
+        return ours[0]
     while True:
-        own = sum(1 for _ in module.parameters())
-        inner = next((part for part in module.children() if own and sum(1 for _ in part.parameters()) == own), None)
-        if inner is None or isinstance(module, VisionTransformer):
+        if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+            module = inner
+        elif isinstance(module, nn.DataParallel | DistributedDataParallel):
+            module = module.module
+        elif isinstance(inner := getattr(module, "timm_model", None), nn.Module):
+            module = inner
+        else:
             return module
-        module = inner
-
-
-def _walk(module: nn.Module, name: str, problems: list[InvalidCheckpoint]) -> Iterator[tuple[str, LiveModule]]:
-    """Yield every outermost submodule that can be read, with its name; the first problem concerns the whole module."""
-    if not any(True for _ in module.parameters()):
-        return
-    try:
-        yield name, _describe(module)
-    except InvalidCheckpoint as error:
-        problems.append(error)
-        for part, inner in module.named_children():
-            yield from _walk(inner, f"{name}.{part}".lstrip("."), problems)
 
 
 def _describe(module: nn.Module) -> LiveModule:
@@ -131,11 +114,7 @@ def _describe(module: nn.Module) -> LiveModule:
         return LiveModule(
             module, facts_of(module), ParsedCheckpoint(families.huggingface.NATIVE, module.config, {}, {})
         )
-    metas: dict[object, Tensor] = {}
-    tensors = {}
-    for name, tensor in _state(module):  # tied tensors stay tied
-        place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
-        tensors[name] = metas.setdefault(place, tensor.to("meta"))
+    tensors = copied(module, "meta")
     prefix = recognition.only_part(tensors)
     if prefix and all(name.startswith(prefix) for name in recognition.used(tensors)):
         return _describe(part_at(module, prefix))  # the module's other parts are not its head
@@ -146,26 +125,37 @@ def _describe(module: nn.Module) -> LiveModule:
 # --- Copying --------------------------------------------------------------------------------------------------------
 
 
-def _state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of the state dict, without the prefix that torch.compile adds to names."""
+def copied(module: nn.Module, device: str = "cpu") -> Tensors:
+    """Copy a module's tensors; tied tensors share one copy.
+
+    Raises:
+        InvalidCheckpoint: quantised, spread over several processes, or without values.
+    """
+    copies: dict[object, Tensor] = {}
+    tensors = {}
     for name, tensor in module.state_dict().items():
-        if isinstance(tensor, Tensor):
-            yield name.replace("_orig_mod.", ""), tensor.detach()
-
-
-def copy_tensors(live: LiveModule) -> Tensors:
-    """Copy the current tensors to the CPU; floats are converted to float32."""
-    return {
-        name: tensor.to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
-        for name, tensor in _state(live.module)
-    }
+        if not isinstance(tensor, Tensor) and "_packed_params" not in name:  # what a module stores beside its tensors
+            continue
+        plain = type(tensor) in (Tensor, nn.Parameter) and not (tensor.is_quantized or hasattr(tensor, "ds_id"))
+        if not plain or tensor.layout is not torch.strided:
+            raise InvalidCheckpoint(
+                f"The weights are quantised or sharded: `{brief(name)}` is no plain tensor. Hand over the model before "
+                "that, or gather its weights."
+            )
+        if tensor.is_meta:
+            raise InvalidCheckpoint(f"`{brief(name)}` is on the meta device, without values. Load the weights first.")
+        place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
+        if place not in copies:
+            copies[place] = tensor.detach().to(device, copy=True)
+        tensors[name] = copies[place]
+    return tensors
 
 
 def convert(live: LiveModule, tensors: Tensors) -> VisionTransformer:
     """Build our model from copied tensors, in evaluation mode.
 
     Args:
-        tensors: from `copy_tensors`; consumed.
+        tensors: from `copied`; consumed.
 
     Raises:
         InvalidCheckpoint: the module's structure has changed since `find_vit`.

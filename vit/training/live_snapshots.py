@@ -119,7 +119,7 @@ class LiveSnapshots:
         if not self._usable:
             return self._record_attention(epoch, model) if self.attention else ""
         own_logits = None if self._compared else self._own_logits(live, writer)
-        job = (epoch, live, live_module.copy_tensors(live), writer, own_logits, facts)
+        job = (epoch, live, live_module.copied(live.module), writer, own_logits, facts)
         self._job = self._thread.submit(self._explain_and_save, *job)
         return _device_of(live.module)
 
