@@ -201,7 +201,7 @@ def pick_level(spec: str, levels: Sequence[Sequence[str]], choose: Callable[[str
     chosen = spec if spec in specs else specs[0]
     titles = dict(zip(specs, (title[0].upper() + title[1:] for title in level_titles(levels)), strict=True))
     st.selectbox(
-        "Folders are nested. The classes are those of",
+        "Folders are nested. Which level are the classes?",
         specs,
         index=specs.index(chosen),
         format_func=titles.get,

@@ -10,15 +10,16 @@ import re
 import secrets
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from os.path import splitext
-from pathlib import Path
+from os.path import commonpath, splitext
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from vit.data import shards
 from vit.data.archive_names import SeenNames
-from vit.data.archive_readers import Budget, Member, list_members, translate_errors
+from vit.data.archive_readers import Budget, Member, list_members, read_chunks
 from vit.data.class_folders import PackedPicture, arrange, place_pictures
 from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_path
 from vit.data.folders import list_files
@@ -98,6 +99,13 @@ def import_dataset(
     try:
         pool.mkdir(parents=True)
         unpacked = _unpack(archive, pool, progress)
+        packed = [path for path in (*unpacked.tables, *unpacked.others) if splitext(path[-1])[1] in shards.SUFFIXES]
+        if packed and not unpacked.pictures and not unpacked.unreadable:
+            shutil.rmtree(pool)
+            _keep(archive, packed, unfinished)
+            shards.index(unfinished, bar=False)  # raises InvalidDataset if it is no dataset
+            unfinished.rename(into)
+            return
         try:
             arranged = arrange(
                 unpacked.pictures,
@@ -129,6 +137,21 @@ def import_dataset(
         raise InvalidDataset(f"The archive was not imported: {error.strerror or error}. Nothing was kept.") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _keep(archive: Path, paths: Collection[Parts], into: Path) -> None:
+    """Unpack files of many pictures, without the folders around all of them."""
+    around = len(PurePosixPath(commonpath("/".join(("", *path[:-1])) or "/" for path in paths)).parts) - 1
+    budget = Budget(archive.stat().st_size, into)
+    with archive.open("rb") as raw:
+        for member in list_members(raw, budget, []):
+            if member.path in paths and all(map(str.isprintable, member.path)):
+                file = into.joinpath(*member.path[around:])
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("xb") as out:
+                    for chunk in read_chunks(member):
+                        budget.store(len(chunk))
+                        out.write(chunk)
 
 
 def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int, notes: tuple[str, ...]) -> None:
@@ -210,11 +233,10 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
 def _store_table(member: Member, file: Path, budget: Budget) -> Path:
     """Write a table, truncated to one byte above the limit if it is too long."""
     data = bytearray()
-    with translate_errors():
-        for chunk in member.chunks():
-            data += chunk
-            if len(data) > MOST_BYTES:
-                break
+    for chunk in read_chunks(member):
+        data += chunk
+        if len(data) > MOST_BYTES:
+            break
     budget.store(len(data))
     file.write_bytes(data[: MOST_BYTES + 1])
     return file
@@ -223,14 +245,13 @@ def _store_table(member: Member, file: Path, budget: Budget) -> Path:
 def _read_member(member: Member) -> bytes:
     """Read a whole file in chunks, ignoring its declared size."""
     data = bytearray()
-    with translate_errors():
-        for chunk in member.chunks():
-            data += chunk
-            if len(data) > MAX_FILE_BYTES:
-                raise InvalidDataset(
-                    f"{printable_path(member.path)} in the archive has more than {MAX_FILE_BYTES / 1e6:.0f} MB, "
-                    "the limit. Make it smaller, or leave it out."
-                )
+    for chunk in read_chunks(member):
+        data += chunk
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidDataset(
+                f"{printable_path(member.path)} in the archive has more than {MAX_FILE_BYTES / 1e6:.0f} MB, "
+                "the limit. Make it smaller, or leave it out."
+            )
     return bytes(data)
 
 
