@@ -75,7 +75,7 @@ def arrange(
     for split, own in found.items():
         classes = splits.setdefault("val" if split == "validation" else split, {})
         for name, content in own.items():
-            inner = {path: _valid(names[1:]) for names, own in nesting(name, content) for path in own}
+            inner = {path: names[1:] for names, some in nesting(name, content) for path in some}
             pictures = (by_path[path]._replace(inner=inner[path]) for path in pictures_of(content))
             classes.setdefault(check_class(name), []).extend(pictures)
     if "test" not in splits and all(len(own) < 2 for own in splits[""].values()):
@@ -83,48 +83,38 @@ def arrange(
     return ArrangedPictures(splits, left_out(root, layout), layout.notes, layout.tables)
 
 
-def _valid(names: Parts) -> Parts:
-    """Return the names up to the first that no class can have."""
-    for depth, name in enumerate(names):
-        try:
-            check_class(name)
-        except InvalidDataset:
-            return names[:depth]
-    return names
-
-
 def _reads_alike(places: Iterable[Parts], depth: int) -> bool:
-    """Whether the classes of pictures at these places are the names of the folders at this depth."""
+    """Whether nested pictures are read again with the folders at this depth as classes, and all names are valid."""
     root = PackedTree()
-    for path in places:
-        root.add(path, "pictures")
     try:
-        layout = find_layout(root, lambda _: b"", "")
+        for path in places:
+            root.add((*path[:depth], *map(check_class, path[depth:])), "pictures")
+        splits = find_layout(root, lambda _: b"", "").splits
     except InvalidDataset:
         return False
-    read = {path: name for own in layout.splits.values() for name, one in own.items() for path in pictures_of(one)}
+    read = {path: name for own in splits.values() for name, one in own.items() for path in pictures_of(one)}
     return read == {path: path[depth] for path in places}
 
 
 def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:
-    """Move pictures from the pool into their class folders, with numbers as names, in the folders within the class."""
+    """Move pictures from the pool into their class folders, with numbers as names, and in their folders within these.
+
+    If the nested folders are unclear by themselves, without tables beside them, all lie in the class folder.
+    """
     names = {name: folder_name(name) for classes in splits.values() for name in classes}
     if len({own.casefold() for own in names.values()}) < len(names):  # equal names on some file systems
         names = {name: f"{own} {number}" for number, (name, own) in enumerate(sorted(names.items()), 1)}
-
-    def placed(nested: bool) -> dict[Parts, PackedPicture]:
-        return {
-            (*[split] * bool(split), names[name], *picture.inner * nested, f"{number:06}{picture.suffix}"): picture
-            for split, classes in splits.items()
-            for name, pictures in classes.items()
-            for number, picture in enumerate(pictures)
-        }
-
-    places = placed(nested=True)
-    if any(picture.inner for picture in places.values()) and not _reads_alike(places, "" not in splits):
-        places = placed(nested=False)
+    places = {
+        (*[split] * bool(split), names[name], *picture.inner, f"{number:06}{picture.suffix}"): picture
+        for split, classes in splits.items()
+        for name, pictures in classes.items()
+        for number, picture in enumerate(pictures)
+    }
+    depth = int("" not in splits)
+    nested = any(picture.inner for picture in places.values()) and _reads_alike(places, depth)
     for path, picture in places.items():
-        folder.joinpath(*path[:-1]).mkdir(parents=True, exist_ok=True)
-        picture.file.rename(folder.joinpath(*path))
+        file = folder.joinpath(*(path if nested else (*path[: depth + 1], path[-1])))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        picture.file.rename(file)
     if renamed := {own: name for name, own in names.items() if own != name}:
         (folder / FILE).write_text(json.dumps(renamed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -30,20 +30,16 @@ def names_of(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
 
     A file of names that is damaged, or that gives two classes the same name, is ignored.
     """
-    renamed, names = _renamed(folder), []
+    renamed: Mapping[str, object] = {}
+    with suppress(OSError, Unreadable, ValueError):
+        document = parse_json(read_bytes(folder / FILE, _MAX_BYTES))
+        renamed = document if isinstance(document, dict) else {}
+    names = []
     for folder_name, usual in zip(classes, _default_names(classes), strict=True):
         own = renamed.get(folder_name)
         name = own.strip() if isinstance(own, str) and is_text(own) else ""
         names.append(name if 0 < len(name) <= MAX_NAME else usual)
     return tuple(names) if len(set(names)) == len(names) else tuple(classes)
-
-
-def _renamed(folder: Path) -> Mapping[str, object]:
-    with suppress(OSError, Unreadable, ValueError):
-        document = parse_json(read_bytes(folder / FILE, _MAX_BYTES))
-        if isinstance(document, dict):
-            return document
-    return {}
 
 
 def rename(folder: Path, classes: Sequence[str], names: Sequence[str]) -> None:
@@ -65,10 +61,9 @@ def rename(folder: Path, classes: Sequence[str], names: Sequence[str]) -> None:
         raise InvalidDataset(f"A name has at most {MAX_NAME} characters. Shorten it.")
     every = zip(classes, defaults, chosen, strict=True)
     renamed = {own: name for own, usual, name in every if usual != name}
-    others = {own: name for own, name in _renamed(folder).items() if own not in classes}  # those of other levels
     try:
         with replaced(folder / FILE) as file:
-            file.write(json.dumps(others | renamed, indent=2, ensure_ascii=False).encode() + b"\n")
+            file.write(json.dumps(renamed, indent=2, ensure_ascii=False).encode() + b"\n")
     except OSError as error:
         raise InvalidDataset(f"The names cannot be written into {str(folder)!r}: {error.strerror}.") from error
 

@@ -151,11 +151,13 @@ def nested_files_of(folder: Path) -> list[Path]:
     """List the files of `files_of`, or those of the only subfolder that has some: a configuration of the Hub.
 
     Raises:
-        InvalidDataset: several subfolders have such files.
+        InvalidDataset: several subfolders have such files, and none has pictures.
     """
     if (found := files_of(folder)) or not folder.is_dir():
         return found
     below = {name: own for name, inner in DiskTree(folder).folders.items() if (own := files_of(inner.place))}
+    if below and pictures_below(DiskTree(folder)):
+        return []
     if len(below) > 1:
         names = brief_list(f"{brief(name)}/" for name in below)
         raise InvalidDataset(f"There are several datasets, in {names}. Choose one of these folders.")
@@ -283,7 +285,7 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     lowest, highest = min(row[3] for row in table), max(row[3] for row in table)
     if lowest < 0 or highest >= _MOST_LABEL:
         raise InvalidDataset(
-            f"The labels run from {brief(lowest)} to {brief(highest)}. They must be numbers from 0 to {_MOST_LABEL - 1:,}."
+            f"Labels run from {brief(lowest)} to {brief(highest)}. They must be numbers from 0 to {_MOST_LABEL - 1:,}."
         )
     number, offset, length, labels, split = np.array(table, np.int64).T.copy()
     stored = np.array([len(files) if file in copied else i for i, file in enumerate(files)], np.int32)
