@@ -77,11 +77,11 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
     """
     state, most = session.of(session.Train), access.upload_megabytes()
     file = st.file_uploader(
-        "A zip or tar with one folder of pictures per class",
+        "A zip or tar with one folder of pictures per class, or a .npz",
         max_upload_size=uploaders.limit(most),
         key=f"archive_{state.uploads}",
         help="The folders may be at the top level, or below train/, test/ and val/. A table such as labels.csv beside "
-        "the pictures is read, too. Larger sets: put a folder into the server's data folder.",
+        "the pictures is read, too, and so are parquet files and arrays (x_train and y_train). Larger sets: put a folder into the server's data folder.",
     )
     placeholder = st.empty()  # for the progress bar; created in every run, so that later elements keep their positions
     if file:

@@ -53,7 +53,7 @@ def _inner(path: Path) -> list[Path]:
 
 
 def _is_dataset(path: Path) -> bool:
-    return len(class_folders(path)) > 1 or bool(shards.files_of(path)) or is_split(path)
+    return len(class_folders(path)) > 1 or bool(shards.own_files_of(path)) or is_split(path)
 
 
 def _may_be_dataset(path: Path) -> bool:

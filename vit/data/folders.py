@@ -130,7 +130,7 @@ def is_packed(path: Path) -> bool:
         path: the folder, or PATH#LEVEL.
     """
     path, _ = split_part(path)
-    return not (class_folders(path / "train") or class_folders(path)) and bool(shards.nested_files_of(path))
+    return not (class_folders(path / "train") or class_folders(path)) and bool(shards.files_of(path))
 
 
 def class_folders(root: Path) -> tuple[str, ...]:

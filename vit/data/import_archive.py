@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vit.data import shards
-from vit.data.archive_names import SeenNames
+from vit.data.archive_names import SeenNames, check_class
 from vit.data.archive_readers import Budget, Member, list_members, read_chunks
-from vit.data.class_folders import PackedPicture, arrange, place_pictures
+from vit.data.class_folders import ArrangedPictures, PackedPicture, arrange, place_pictures
 from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_path
 from vit.data.folders import list_files
 from vit.data.tables import MOST_BYTES
@@ -99,19 +99,17 @@ def import_dataset(
     try:
         pool.mkdir(parents=True)
         unpacked = _unpack(archive, pool, progress)
-        packed = [path for path in (*unpacked.tables, *unpacked.others) if splitext(path[-1])[1] in shards.SUFFIXES]
-        if packed and not unpacked.pictures and not unpacked.unreadable:
-            shutil.rmtree(pool)
-            _keep(archive, packed, unfinished)
-            shards.index(unfinished, bar=False)  # raises InvalidDataset if it is no dataset
-            unfinished.rename(into)
-            return
+        packed = {path for path in (*unpacked.tables, *unpacked.others) if splitext(path[-1])[1] in shards.SUFFIXES}
         try:
-            arranged = arrange(
-                unpacked.pictures,
-                unpacked.tables,
-                [*unpacked.others, *unpacked.unreadable],
-                partial(_read_table, unpacked.tables),
+            arranged = (
+                _arrange_packed(archive, packed, pool)
+                if packed and not unpacked.pictures
+                else arrange(
+                    unpacked.pictures,
+                    unpacked.tables,
+                    [*unpacked.others, *unpacked.unreadable],
+                    partial(_read_table, unpacked.tables),
+                )
             )
         except InvalidDataset as error:
             if not unpacked.unreadable:
@@ -122,8 +120,12 @@ def import_dataset(
         place_pictures(arranged.splits, unfinished)
         shutil.rmtree(pool)
         skipped, notes = (*unpacked.unreadable.values(), *arranged.unused), (*unpacked.notes, *arranged.notes)
-        no_pictures = sum(splitext(path[-1])[1].lower() not in OTHER_PICTURES for path in unpacked.others)
-        ignored = unpacked.hidden + no_pictures + len(unpacked.tables) - len(arranged.tables)
+        no_pictures = sum(
+            splitext(path[-1])[1].lower() not in OTHER_PICTURES
+            for path in unpacked.others
+            if path not in arranged.tables
+        )
+        ignored = unpacked.hidden + no_pictures + len(unpacked.tables.keys() - {*arranged.tables})
         _write_note(unfinished, skipped, ignored, notes)
         list_files(unfinished)  # raises InvalidDataset if it is no dataset
         unfinished.rename(into)
@@ -137,6 +139,29 @@ def import_dataset(
         raise InvalidDataset(f"The archive was not imported: {error.strerror or error}. Nothing was kept.") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _arrange_packed(archive: Path, paths: Collection[Parts], pool: Path) -> ArrangedPictures:
+    """Write the pictures of files that hold many into the pool, and return them by split and class."""
+    folder = pool / "packed"
+    _keep(archive, paths, folder)
+    index = shards.index(folder, bar=False)
+    if len(index.records) > MAX_FILES:
+        raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
+    splits: dict[str, dict[str, list[PackedPicture]]] = {}
+    unused = []
+    for number, (label, split) in enumerate(zip(index.labels.tolist(), index.split.tolist(), strict=True)):
+        spend()
+        file = pool / f"picture-{number}"
+        try:
+            picture = PackedPicture((), file, _store_picture(index.records[number], file))
+        except InvalidImage as error:
+            unused.append(f"{index.records.name(number)}: {error}")
+            continue
+        kind = "val" if shards.SPLITS[split] == "validation" else shards.SPLITS[split]
+        splits.setdefault(kind, {}).setdefault(check_class(index.classes[label]), []).append(picture)
+    splits = {"": splits["train"]} if splits.keys() == {"train"} else splits
+    return ArrangedPictures(splits, unused, index.notes, tuple(paths))
 
 
 def _keep(archive: Path, paths: Collection[Parts], into: Path) -> None:

@@ -134,7 +134,7 @@ class Index(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def files_of(folder: Path) -> list[Path]:
+def own_files_of(folder: Path) -> list[Path]:
     """List the tar and parquet files in a folder and its data/, train/, val/ and test/, but no other subfolders.
 
     Without these, and without pictures, arrays of NumPy are listed. A single file is listed alone.
@@ -147,15 +147,15 @@ def files_of(folder: Path) -> list[Path]:
     return [] if saved and folder.is_dir() and pictures_below(DiskTree(folder)) else saved
 
 
-def nested_files_of(folder: Path) -> list[Path]:
-    """List the files of `files_of`, or those of the only subfolder that has some: a configuration of the Hub.
+def files_of(folder: Path) -> list[Path]:
+    """List the files of `own_files_of`, or those of the only subfolder that has some: a configuration of the Hub.
 
     Raises:
         InvalidDataset: several subfolders have such files, and none has pictures.
     """
-    if (found := files_of(folder)) or not folder.is_dir():
+    if (found := own_files_of(folder)) or not folder.is_dir():
         return found
-    below = {name: own for name, inner in DiskTree(folder).folders.items() if (own := files_of(inner.place))}
+    below = {name: own for name, inner in DiskTree(folder).folders.items() if (own := own_files_of(inner.place))}
     if below and pictures_below(DiskTree(folder)):
         return []
     if len(below) > 1:
@@ -181,7 +181,7 @@ def index(folder: Path, bar: bool = True) -> Index:
     Raises:
         InvalidDataset: a file is damaged, or no picture has a label.
     """
-    files = nested_files_of(folder)
+    files = files_of(folder)
     if not folder.is_dir():  # the index of a single file
         folder = folder.with_name(f".{folder.name}.index")
         with suppress(OSError):  # then writing into it raises
