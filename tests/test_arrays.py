@@ -85,7 +85,7 @@ def test_arrays_are_read_with_their_labels_and_splits(home: Path, sandbox: Sandb
     arrays, path = SETS[name], sandbox.into
     if form in ("npz", "file", "zip of npz"):
         out = io.BytesIO()
-        np.savez_compressed(out, **{key.replace("/", "_"): array for key, array in arrays.items()})
+        np.savez_compressed(out, **{key.replace("/", "_"): array for key, array in arrays.items()})  # type: ignore[arg-type]
     if form == "npy":
         write(path, arrays)
     elif form == "file":
@@ -118,7 +118,7 @@ def test_arrays_are_read_with_their_labels_and_splits(home: Path, sandbox: Sandb
 def test_pixels_keep_their_values(tmp_path: Path, images: NDArray[Any], expected: tuple[int, ...]) -> None:
     every = np.broadcast_to(images.reshape(1, 2, 2).repeat(4, 1).repeat(4, 2), (9, 8, 8))
     dataset = read(write(tmp_path, {"images": every, "labels": labels(9)}))
-    corners = dataset.train.images[0, 0, ::4, ::4].flatten()  # type: ignore[union-attr]
+    corners = dataset.train.images[0, 0, ::4, ::4].flatten()  # type: ignore[attr-defined]
     assert tuple(corners.tolist()) == expected
     assert any("1 is read as white" in note for note in dataset.notes) == (images.max() <= 1)
 
@@ -128,9 +128,9 @@ def test_channels_and_rows_are_in_their_places(tmp_path: Path) -> None:
     last = read(write(tmp_path / "last", {"x": colour, "y": labels(9)}))
     first = read(write(tmp_path / "first", {"x": np.moveaxis(colour, 3, 1), "y": labels(9)}))
     index = labels(9).tolist().index(int(last.train.labels[0]))
-    shown = last.train.images[0].permute(1, 2, 0).numpy()  # type: ignore[union-attr]
+    shown = last.train.images[0].permute(1, 2, 0).numpy()  # type: ignore[attr-defined]
     assert any((shown == picture).all() for picture in colour[index::3])
-    assert (first.train.images == last.train.images).all()  # type: ignore[union-attr]
+    assert (first.train.images == last.train.images).all()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_parquet_beside_pictures_in_nested_folders_is_not_read(tmp_path: Path) -
 def test_a_header_that_declares_more_than_the_file_has_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {"x": values(9, 8, 8), "y": labels(9)})
     content = (tmp_path / "x.npy").read_bytes()
-    (tmp_path / "x.npy").write_bytes(content.replace(b"(9, 8, 8)", b"(9,9**9,)"))
+    (tmp_path / "x.npy").write_bytes(content.replace(b"(9, 8, 8)", b"(999999,)"))
     with pytest.raises(InvalidDataset, match="empty or damaged"):
         read(tmp_path)
 
@@ -253,7 +253,7 @@ def test_a_header_that_declares_more_than_the_file_has_is_refused(tmp_path: Path
 def test_damaged_arrays_are_read_or_refused(sandbox: Sandbox, seed: int) -> None:
     source, out = random.Random(seed), io.BytesIO()
     save = np.savez_compressed if seed % 2 else np.savez
-    save(out, **MEDMNIST)
+    save(out, **MEDMNIST)  # type: ignore[arg-type]
     data = bytearray(out.getvalue())
     if seed % 3 == 0:  # damage that the checksums do not show
         names = {name: bytearray(npy(array)) for name, array in MEDMNIST.items()}

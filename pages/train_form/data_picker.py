@@ -81,7 +81,8 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
         max_upload_size=uploaders.limit(most),
         key=f"archive_{state.uploads}",
         help="The folders may be at the top level, or below train/, test/ and val/. A table such as labels.csv beside "
-        "the pictures is read, too, and so are parquet files and arrays (x_train and y_train). Larger sets: put a folder into the server's data folder.",
+        "the pictures is read, too, and so are parquet files and arrays. Larger sets: put a folder into the server's "
+        "data folder.",
     )
     placeholder = st.empty()  # for the progress bar; created in every run, so that later elements keep their positions
     if file:
@@ -196,15 +197,15 @@ def pick_level(spec: str, levels: Sequence[Sequence[str]], choose: Callable[[str
     """Draw the control for the level of nested folders that are the classes, if there are several."""
     if len(levels) < 2:
         return
-    path = folders.folder_of(spec)
-    specs = [f"folder:{path}", *(f"folder:{path}#{number}" for number in range(2, len(levels) + 1))]
-    chosen = spec if spec in specs else specs[0]
-    titles = dict(zip(specs, (title[0].upper() + title[1:] for title in level_titles(levels)), strict=True))
+    whole = f"folder:{folders.folder_of(spec)}"
+    specs = [whole, *(f"{whole}#{number}" for number in range(2, len(levels) + 1))]
+    chosen = spec if spec in specs else whole
+    titles = {one: title[0].upper() + title[1:] for one, title in zip(specs, level_titles(levels), strict=True)}
     st.selectbox(
         "Folders are nested. Which level are the classes?",
         specs,
         index=specs.index(chosen),
-        format_func=titles.get,
+        format_func=titles.__getitem__,
         **link_controls.bound("level", chosen, choose, list(titles.values())),
     )
 

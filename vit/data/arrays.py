@@ -23,6 +23,7 @@ SUFFIXES = (".npz", ".npy")
 _PICTURES, _LABELS = {"x", "image", "images", "img", "imgs", "data"}, {"y", "label", "labels", "target", "targets"}
 _MOST = 1_000_000  # pictures of an array
 _LEAST_SIDE = 8  # of a picture as a flat row; shorter rows are other features [px]
+_MOST_HEADER = 10_000  # [bytes]
 _CHUNK_BYTES = 1 << 26  # read at once; also the maximum of a picture
 
 
@@ -82,6 +83,10 @@ def _unpacked(files: Sequence[Path], empty: Path, budget: Budget) -> Iterator[tu
 
 def _opened(path: Path, name: str) -> NDArray[Any]:
     try:
+        with path.open("rb") as file:
+            head = file.read(12)
+        if head[6] > 1 and int.from_bytes(head[8:], "little") > _MOST_HEADER:  # NumPy would read all of it
+            raise ValueError("a long header")
         values = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # NumPy raises almost anything on hostile bytes
         raise InvalidDataset(f"The array {name} is empty or damaged, or holds objects. Save it again.") from error

@@ -76,8 +76,8 @@ def arrange(
         classes = splits.setdefault("val" if split == "validation" else split, {})
         for name, content in own.items():
             inner = {path: names[1:] for names, some in nesting(name, content) for path in some}
-            pictures = (by_path[path]._replace(inner=inner[path]) for path in pictures_of(content))
-            classes.setdefault(check_class(name), []).extend(pictures)
+            nested = (by_path[path]._replace(inner=inner[path]) for path in pictures_of(content))
+            classes.setdefault(check_class(name), []).extend(nested)
     if "test" not in splits and all(len(own) < 2 for own in splits[""].values()):
         raise no_test_pictures_error("The archive", layout)
     return ArrangedPictures(splits, left_out(root, layout), layout.notes, layout.tables)
