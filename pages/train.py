@@ -228,7 +228,7 @@ with data_place:
     select_place = st.container()
     with st.expander("Upload an archive of pictures", key="upload_group"):
         data_picker.upload(catalog.uploads_folder(), form_state.read().data, choose_data)
-    specs = data_picker.options()
+    specs = data_picker.options(form_state.read().data)
     form_state.restrict("data", specs)
     with select_place:
         data_picker.pick(specs, form_state.handler("data", follow_data))

@@ -24,7 +24,7 @@ PAUSE = 0.5  # interval between two reads of a file [s]
 LOG_BYTES = 20_000
 LOG_LINES = 30
 _PLACES = ("data", "init_from", "data_root")  # settings that are folders of the server
-_HASH = re.compile(r"-[0-9a-f]{8}$")  # suffix of an uploaded folder's name
+_HASH = re.compile(r"-[0-9a-f]{8}(?=#\d$|$)")  # suffix of an uploaded folder's name
 
 STATUS = {
     "waiting": "Waiting",

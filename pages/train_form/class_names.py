@@ -7,7 +7,7 @@ import streamlit as st
 from pages.server import access
 from pages.shared.escape import plain, with_code
 from vit.data import class_names
-from vit.data.folders import folders_of_classes, is_packed
+from vit.data.folders import folder_of, folders_of_classes, is_packed
 from vit.errors import UserError
 from vit.runs import uploaded_datasets
 
@@ -26,9 +26,8 @@ def offer(spec: str) -> None:
 
 @st.dialog("Names of classes")
 def _ask(spec: str) -> None:
-    folder = Path(spec.removeprefix("folder:"))
-    folders = folders_of_classes(folder)
-    table = {"folder": list(folders), "name": list(class_names.names_of(folder, folders))}
+    folders = folders_of_classes(Path(spec.removeprefix("folder:")))
+    table = {"folder": list(folders), "name": list(class_names.names_of(folder_of(spec), folders))}
     edited = st.data_editor(
         table,
         disabled=["folder"],
@@ -47,9 +46,8 @@ def save(spec: str, names: list[str]) -> bool:
     """Save the names; on failure, show the error and return False."""
     if not access.may_train():
         return False
-    folder = Path(spec.removeprefix("folder:"))
     try:
-        class_names.rename(folder, folders_of_classes(folder), names)
+        class_names.rename(folder_of(spec), folders_of_classes(Path(spec.removeprefix("folder:"))), names)
     except UserError as error:
         st.error(with_code(str(error)))
         return False

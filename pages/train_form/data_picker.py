@@ -18,6 +18,7 @@ from pages.shared.escape import plain, with_code
 from pages.train_form import class_names
 from vit.data import catalog, downloads, folders, import_archive
 from vit.data import survey as surveys
+from vit.data.class_levels import level_titles
 from vit.errors import InvalidDataset, UserError
 from vit.images.encode import data_url, encode_image
 from vit.paths import data_roots
@@ -34,9 +35,10 @@ BLOCK = 4 << 20  # copied bytes at once
 READING_SECONDS = 3600.0  # processor time for the largest archives [s]; 100,000 photos take a quarter of it
 
 
-def options() -> list[str]:
-    """List the specs of all datasets that can be selected."""
-    return [*datasets.NAMED, *catalog.list_folders()]
+def options(chosen: str) -> list[str]:
+    """List the specs of all datasets that can be selected; that of the chosen one with the level of its classes."""
+    whole = f"folder:{folders.folder_of(chosen)}"
+    return [chosen if spec == whole else spec for spec in (*datasets.NAMED, *catalog.list_folders())]
 
 
 def pick(specs: Sequence[str], handler: Mapping[str, Any]) -> None:
@@ -75,11 +77,12 @@ def upload(folder: Path, chosen: str, choose: Callable[[str], None]) -> None:
     """
     state, most = session.of(session.Train), access.upload_megabytes()
     file = st.file_uploader(
-        "A zip or tar with one folder of pictures per class",
+        "A zip or tar with one folder of pictures per class, or a .npz",
         max_upload_size=uploaders.limit(most),
         key=f"archive_{state.uploads}",
         help="The folders may be at the top level, or below train/, test/ and val/. A table such as labels.csv beside "
-        "the pictures is read, too. Larger sets: put a folder into the server's data folder.",
+        "the pictures is read, too, and so are parquet files and arrays. Larger sets: put a folder into the server's "
+        "data folder.",
     )
     placeholder = st.empty()  # for the progress bar; created in every run, so that later elements keep their positions
     if file:
@@ -166,7 +169,7 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
     """Show the survey of a dataset, or a button that downloads it; an upload can be deleted.
 
     Args:
-        choose: called with the spec of the dataset that replaces a deleted one.
+        choose: called with the spec of the dataset that replaces a deleted one, or with another level of classes.
     """
     state = session.of(session.Train)
     if state.undeleted:
@@ -180,13 +183,31 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
     except UserError as error:
         st.error(with_code(str(error)))
     else:
+        pick_level(spec, survey.levels, choose)
         show_survey(survey, classes)
         class_names.offer(spec)
     if catalog.is_upload(spec):
-        archive = import_archive.left_out(spec.removeprefix("folder:"))
+        archive = import_archive.left_out(folders.folder_of(spec))
         show_notes(archive.notes)
         datasets.show_list("Left out of the archive", archive.lines, archive.total)
         offer_deletion(spec, choose)
+
+
+def pick_level(spec: str, levels: Sequence[Sequence[str]], choose: Callable[[str], None]) -> None:
+    """Draw the control for the level of nested folders that are the classes, if there are several."""
+    if len(levels) < 2:
+        return
+    whole = f"folder:{folders.folder_of(spec)}"
+    specs = [whole, *(f"{whole}#{number}" for number in range(2, len(levels) + 1))]
+    chosen = spec if spec in specs else whole
+    titles = {one: title[0].upper() + title[1:] for one, title in zip(specs, level_titles(levels), strict=True)}
+    st.selectbox(
+        "Folders are nested. Which level are the classes?",
+        specs,
+        index=specs.index(chosen),
+        format_func=titles.__getitem__,
+        **link_controls.bound("level", chosen, choose, list(titles.values())),
+    )
 
 
 def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
@@ -200,7 +221,7 @@ def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
 @st.dialog("Delete this upload?")
 def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
     """Show what will be deleted, and ask for confirmation."""
-    folder = Path(spec.removeprefix("folder:"))
+    folder = folders.folder_of(spec)
     files = [path for path in folder.rglob("*") if path.is_file()]
     pictures = sum(path.suffix.lower() in folders.PICTURES for path in files)
     size = sum(path.stat().st_size for path in files)

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from pages.looking import run_records
 from pages.shared import job_progress, setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
-from tests.pages.controls import button, control, name_of, open_to_a_network, pictures, press, run
+from tests.pages.controls import button, control, name_of, open_to_a_network, pictures, press, run, texts
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
@@ -289,6 +289,29 @@ def test_folder_below_the_roots_can_be_selected(folders: Path, size: tuple[int, 
     assert described(app).init_from == ("cifar10" if preset == "fine-tune" else "")
     control(app.selectbox, "data").set_value("shapes").run()
     assert (control(app.selectbox, "preset").value, described(app).init_from) == ("shapes", "")
+
+
+def test_level_of_nested_folders_is_chosen_and_in_the_link(folders: Path) -> None:
+    for kind, names in {"fruit": ("apple", "pear"), "vegetables": ("carrot", "leek", "onion")}.items():
+        pictures(folders / "data" / "food" / kind, classes=len(names), count=5)
+        for label, name in enumerate(names):
+            (folders / "data" / "food" / kind / f"class {label}").rename(folders / "data" / "food" / kind / name)
+    spec = f"folder:{folders / 'data' / 'food'}"
+    app = opened(data=spec)
+    level = control(app.selectbox, "level")
+    assert level.options == [
+        "Level 1 has 2 classes (fruit, vegetables)",
+        "Level 2 has 5 classes (apple, carrot, leek and 2 more)",
+    ]
+    assert "Level 1 is used" in texts(app, "info")
+    level.set_value(f"{spec}#2").run()
+    for again in (app, opened(**address(app))):
+        assert not again.exception and not again.error
+        assert address(again)["data"] == control(again.selectbox, "data").value == described(again).data == f"{spec}#2"
+        assert any("5 classes." in caption.value for caption in again.caption)
+    control(app.selectbox, "level").set_value(spec).run()
+    assert described(app).data == spec
+    assert any("were ignored" in one.value for one in opened(data=f"{spec}#7").warning)
 
 
 def test_nothing_can_be_started_on_pictures_too_few_for_validation(folders: Path) -> None:

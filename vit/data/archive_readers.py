@@ -146,6 +146,12 @@ def translate_errors() -> Iterator[None]:
         raise InvalidDataset(f"The archive is damaged or incomplete ({reason}). Copy or pack it again.") from error
 
 
+def read_chunks(member: Member) -> Iterator[bytes]:
+    """Read a file of an archive; raises InvalidDataset if it is damaged, hostile, or over budget."""
+    with translate_errors():
+        yield from member.chunks()
+
+
 def list_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Iterator[Member]:
     """Detect the type of an archive and yield its files in order, without folders.
 

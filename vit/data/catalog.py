@@ -9,7 +9,7 @@ from pathlib import Path
 from vit.data import shards
 from vit.data.downloads import NAMES, TORCHVISION
 from vit.data.file_names import is_table
-from vit.data.folders import class_folders, has_classes, is_split
+from vit.data.folders import class_folders, folder_of, folders_of_classes, has_classes, is_split
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
 from vit.untrusted import TooMuchWork, limit_work
@@ -53,7 +53,7 @@ def _inner(path: Path) -> list[Path]:
 
 
 def _is_dataset(path: Path) -> bool:
-    return len(class_folders(path)) > 1 or bool(shards.files_of(path)) or is_split(path)
+    return len(class_folders(path)) > 1 or bool(shards.own_files_of(path)) or is_split(path)
 
 
 def _may_be_dataset(path: Path) -> bool:
@@ -81,16 +81,18 @@ def _has_classes(path: Path, stamps: tuple[int, ...]) -> bool:
 
 
 def check_spec(spec: str) -> str:
-    """Validate a spec from a request, and return it as `list_folders` spells it.
+    """Validate a spec from a request, and return it as `list_folders` spells it, with the level of its classes.
 
     Raises:
-        InvalidDataset: neither a named dataset nor one of `list_folders`.
+        InvalidDataset: neither a named dataset nor one of `list_folders`, or without this level.
     """
     if spec in (*TORCHVISION, "shapes"):
         return spec
     if spec.startswith("folder:"):
-        sought = f"folder:{os.path.abspath(spec.removeprefix('folder:'))}"
-        if sought in list_folders():  # compared with the list; the path from the request is never opened
+        sought, listed = f"folder:{os.path.abspath(spec.removeprefix('folder:'))}", list_folders()
+        if sought in listed:  # compared with the list; the path from the request is never opened
+            return sought
+        if sought.rpartition("#")[0] in listed and folders_of_classes(Path(sought.removeprefix("folder:"))):
             return sought
     raise InvalidDataset(
         f"There is no dataset {spec[:100]!r} here. Choose {', '.join(NAMES[:-1])}, or a folder of class folders in the "
@@ -103,4 +105,4 @@ def check_spec(spec: str) -> str:
 
 def is_upload(spec: str) -> bool:
     """Whether a dataset comes from an uploaded archive."""
-    return spec.startswith("folder:") and Path(spec.removeprefix("folder:")).parent == uploads_folder()
+    return spec.startswith("folder:") and folder_of(spec).parent == uploads_folder()

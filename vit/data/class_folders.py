@@ -6,19 +6,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit.data.archive_names import check_class, folder_name
+from vit.data.class_levels import nesting
 from vit.data.class_names import FILE
 from vit.data.file_names import Parts
 from vit.data.folder_structure import pictures_of
 from vit.data.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
 from vit.data.picture_trees import PackedTree
+from vit.errors import InvalidDataset
 
 
 class PackedPicture(NamedTuple):
-    """A picture in the pool, with its path in the archive."""
+    """A picture in the pool, with its path in the archive, and the folders around it within its class."""
 
     path: tuple[str, ...]
     file: Path
     suffix: str
+    inner: Parts = ()
 
 
 _Classes = dict[str, list[PackedPicture]]
@@ -72,22 +75,46 @@ def arrange(
     for split, own in found.items():
         classes = splits.setdefault("val" if split == "validation" else split, {})
         for name, content in own.items():
-            classes.setdefault(check_class(name), []).extend(by_path[path] for path in pictures_of(content))
+            inner = {path: names[1:] for names, some in nesting(name, content) for path in some}
+            nested = (by_path[path]._replace(inner=inner[path]) for path in pictures_of(content))
+            classes.setdefault(check_class(name), []).extend(nested)
     if "test" not in splits and all(len(own) < 2 for own in splits[""].values()):
         raise no_test_pictures_error("The archive", layout)
     return ArrangedPictures(splits, left_out(root, layout), layout.notes, layout.tables)
 
 
+def _reads_alike(places: Iterable[Parts], depth: int) -> bool:
+    """Whether nested pictures are read again with the folders at this depth as classes, and all names are valid."""
+    root = PackedTree()
+    try:
+        for path in places:
+            root.add((*path[:depth], *map(check_class, path[depth:])), "pictures")
+        splits = find_layout(root, lambda _: b"", "").splits
+    except InvalidDataset:
+        return False
+    read = {path: name for own in splits.values() for name, one in own.items() for path in pictures_of(one)}
+    return read == {path: path[depth] for path in places}
+
+
 def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:
-    """Move pictures from the pool into their class folders, with numbers as names."""
+    """Move pictures from the pool into their class folders, with numbers as names, and in their folders within these.
+
+    If the nested folders are unclear by themselves, without tables beside them, all lie in the class folder.
+    """
     names = {name: folder_name(name) for classes in splits.values() for name in classes}
     if len({own.casefold() for own in names.values()}) < len(names):  # equal names on some file systems
         names = {name: f"{own} {number}" for number, (name, own) in enumerate(sorted(names.items()), 1)}
-    for split, classes in splits.items():
-        for name, pictures in classes.items():
-            home = folder / split / names[name]
-            home.mkdir(parents=True)
-            for number, picture in enumerate(pictures):
-                picture.file.rename(home / f"{number:06}{picture.suffix}")
+    places = {
+        (*[split] * bool(split), names[name], *picture.inner, f"{number:06}{picture.suffix}"): picture
+        for split, classes in splits.items()
+        for name, pictures in classes.items()
+        for number, picture in enumerate(pictures)
+    }
+    depth = int("" not in splits)
+    nested = any(picture.inner for picture in places.values()) and _reads_alike(places, depth)
+    for path, picture in places.items():
+        file = folder.joinpath(*(path if nested else (*path[: depth + 1], path[-1])))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        picture.file.rename(file)
     if renamed := {own: name for name, own in names.items() if own != name}:
         (folder / FILE).write_text(json.dumps(renamed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

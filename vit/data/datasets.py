@@ -31,6 +31,7 @@ from vit.data.splits import choose_evenly, hold_out, random_subset, test_count, 
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
+from vit.paths import split_part
 from vit.progress import progress_bar
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ def load_dataset(
 
     Args:
         spec: "cifar10", "cifar100", "mnist", "fashion-mnist", "shapes", or "folder:PATH" for a folder with one folder
-            per class, directly or in splits, or pictures with a table, see `list_files`.
+            per class, directly or in splits, or pictures with a table, see `list_files`; "folder:PATH#2" for the second
+            level of nested folders as classes.
         preprocess: determines size, channels and crop.
         root: folder of torchvision's downloads.
         budget: pictures that need more memory than this are streamed [bytes].
@@ -335,6 +337,9 @@ def _read_pictures(
 
 
 def _load_shards(spec: str, path: Path, preprocess: Sequence[Preprocess], limits: _Limits) -> Dataset:
+    path, level = split_part(path)
+    if level:
+        raise InvalidDataset(f"{str(path)!r} has its classes in files, not in levels of folders. Leave out #{level}.")
     index = shards.index(path)
     labels = index.labels.tolist()
     every = {name: np.flatnonzero(index.split == number).tolist() for number, name in enumerate(shards.SPLITS)}

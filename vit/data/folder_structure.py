@@ -207,19 +207,17 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
         if not folder.holds_pictures
     }
     copies = {name for name, own in nested.items() if len(nested) < len(inner) and own <= inner.keys()}  # of classes
-    several = sorted({one for name, own in nested.items() if len(own) > 1 and name not in copies for one in own})
-    notes = (f"Folders within a class are read as one: {folder_list(several)}.",) if several else ()
     if len(nested) < len(inner):
-        return Layout({"": {name: folder for name, folder in inner.items() if name not in copies}}, notes)
+        return Layout({"": {name: folder for name, folder in inner.items() if name not in copies}})
     if len(inner) < 2 or set(inner) & set(known):
-        return Layout({"": dict(inner)}, notes)
+        return Layout({"": dict(inner)})
     if by_class := _splits_within(inner):
         return by_class
     counts = Counter(one for own in nested.values() for one in own)
     repeated = [name for name, count in counts.items() if count > 1]
     numbered = all(re.search(r"\d", name) for name in inner) and 2 * min(counts.values()) > len(inner)  # as patients
     if len([name for name in repeated if numbered or any(map(str.isalpha, name))]) < 2:
-        return Layout({"": dict(inner)}, notes)
+        return Layout({"": dict(inner)})
     real = [name for name in inner if name.casefold() not in NO_PICTURES]
     if len(real) == 1:
         return Layout({"": dict(_with_pictures(inner[real[0]]))}, (f"Only {printable_name(real[0])}/ is read.",))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit.data import shards
+from vit.data.class_levels import choose_level
 from vit.data.class_names import names_of
 from vit.data.file_names import PICTURES as PICTURES
 from vit.data.file_names import Parts
@@ -14,6 +15,7 @@ from vit.data.picture_trees import DiskTree
 from vit.data.splits import hold_out, test_count, validation_count
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset
+from vit.paths import split_part
 from vit.untrusted import read_bytes
 
 
@@ -25,6 +27,7 @@ class Files(NamedTuple):
         left_out: pictures in no class or of other formats, for people.
         notes: assumptions about the folder, for people.
         folders: names of the classes without display names: their folders' names, or those in a table.
+        levels: the same by level of nested folders, of which any can be the classes.
     """
 
     classes: tuple[str, ...]
@@ -34,6 +37,16 @@ class Files(NamedTuple):
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    levels: tuple[tuple[str, ...], ...] = ()
+
+
+def folder_of(spec: str) -> Path:
+    """Return the folder of "folder:PATH" or "folder:PATH#LEVEL".
+
+    >>> folder_of("folder:data/groceries#2")
+    PosixPath('data/groceries')
+    """
+    return split_part(Path(spec.removeprefix("folder:")).expanduser())[0]
 
 
 def list_files(path: Path, only_test: bool = False) -> Files:
@@ -47,15 +60,18 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     classes, see `vit.data.labelled_files`.
 
     Args:
+        path: the folder, or PATH#2 if the classes are the folders within the class folders, and so on.
         only_test: list test pictures only, and do not require others.
 
     Raises:
-        InvalidDataset: no such folder, fewer than two classes, a split that is missing or does not match the others.
+        InvalidDataset: no such folder or level, fewer than two classes, a split that is missing or does not match the
+            others.
     """
+    path, level = split_part(path)
     if not path.is_dir():
         raise InvalidDataset(f"There is no folder {str(path)!r}. Name one that holds a folder of pictures per class.")
     tree = DiskTree(path)
-    layout = _layout(path, tree)
+    layout, levels = choose_level(_layout(path, tree), level, repr(str(path)))
     splits, classes = layout.splits, layout.classes
     if "test" in splits and "train" not in splits and not only_test:
         raise no_training_pictures_error(repr(str(path)))
@@ -68,12 +84,12 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     names = names_of(path, classes)
     unused = tuple(left_out(tree, layout))
     if only_test:
-        return Files(names, [], [], test, unused, layout.notes, classes)
+        return Files(names, [], [], test, unused, layout.notes, classes, levels)
     if "validation" in splits:
         validation = _labelled(path, splits["validation"], classes)
     else:
         train, validation = _split_off(train, validation_count)
-    return Files(names, train, validation, test, unused, layout.notes, classes)
+    return Files(names, train, validation, test, unused, layout.notes, classes, levels)
 
 
 def _layout(path: Path, tree: DiskTree) -> Layout:
@@ -84,9 +100,14 @@ def _layout(path: Path, tree: DiskTree) -> Layout:
 
 
 def folders_of_classes(path: Path) -> tuple[str, ...]:
-    """Return the class names of a dataset from its folders or table, in order; empty if it is not a dataset."""
+    """Return the class names of a dataset from its folders or table, in order; empty if it is not a dataset.
+
+    Args:
+        path: the folder, or PATH#LEVEL.
+    """
+    path, level = split_part(path)
     try:
-        return _layout(path, DiskTree(path)).classes if path.is_dir() else ()
+        return choose_level(_layout(path, DiskTree(path)), level, "")[0].classes if path.is_dir() else ()
     except InvalidDataset:
         return ()
 
@@ -103,8 +124,13 @@ def has_classes(path: Path) -> bool:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a folder's pictures are packed in tar and parquet files, see `vit.data.shards`."""
-    return bool(shards.files_of(path)) and not (class_folders(path / "train") or class_folders(path))
+    """Whether a folder's pictures are packed in tar and parquet files, see `vit.data.shards`.
+
+    Args:
+        path: the folder, or PATH#LEVEL.
+    """
+    path, _ = split_part(path)
+    return not (class_folders(path / "train") or class_folders(path)) and bool(shards.files_of(path))
 
 
 def class_folders(root: Path) -> tuple[str, ...]:

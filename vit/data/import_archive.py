@@ -10,16 +10,17 @@ import re
 import secrets
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from os.path import splitext
-from pathlib import Path
+from os.path import commonpath, splitext
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from vit.data.archive_names import SeenNames
-from vit.data.archive_readers import Budget, Member, list_members, translate_errors
-from vit.data.class_folders import PackedPicture, arrange, place_pictures
+from vit.data import shards
+from vit.data.archive_names import SeenNames, check_class
+from vit.data.archive_readers import Budget, Member, list_members, read_chunks
+from vit.data.class_folders import ArrangedPictures, PackedPicture, arrange, place_pictures
 from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_path
 from vit.data.folders import list_files
 from vit.data.tables import MOST_BYTES
@@ -98,12 +99,17 @@ def import_dataset(
     try:
         pool.mkdir(parents=True)
         unpacked = _unpack(archive, pool, progress)
+        packed = {path for path in (*unpacked.tables, *unpacked.others) if splitext(path[-1])[1] in shards.SUFFIXES}
         try:
-            arranged = arrange(
-                unpacked.pictures,
-                unpacked.tables,
-                [*unpacked.others, *unpacked.unreadable],
-                partial(_read_table, unpacked.tables),
+            arranged = (
+                _arrange_packed(archive, packed, pool)
+                if packed and not unpacked.pictures
+                else arrange(
+                    unpacked.pictures,
+                    unpacked.tables,
+                    [*unpacked.others, *unpacked.unreadable],
+                    partial(_read_table, unpacked.tables),
+                )
             )
         except InvalidDataset as error:
             if not unpacked.unreadable:
@@ -114,8 +120,12 @@ def import_dataset(
         place_pictures(arranged.splits, unfinished)
         shutil.rmtree(pool)
         skipped, notes = (*unpacked.unreadable.values(), *arranged.unused), (*unpacked.notes, *arranged.notes)
-        no_pictures = sum(splitext(path[-1])[1].lower() not in OTHER_PICTURES for path in unpacked.others)
-        ignored = unpacked.hidden + no_pictures + len(unpacked.tables) - len(arranged.tables)
+        no_pictures = sum(
+            splitext(path[-1])[1].lower() not in OTHER_PICTURES
+            for path in unpacked.others
+            if path not in arranged.tables
+        )
+        ignored = unpacked.hidden + no_pictures + len(unpacked.tables.keys() - {*arranged.tables})
         _write_note(unfinished, skipped, ignored, notes)
         list_files(unfinished)  # raises InvalidDataset if it is no dataset
         unfinished.rename(into)
@@ -129,6 +139,44 @@ def import_dataset(
         raise InvalidDataset(f"The archive was not imported: {error.strerror or error}. Nothing was kept.") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _arrange_packed(archive: Path, paths: Collection[Parts], pool: Path) -> ArrangedPictures:
+    """Write the pictures of files that hold many into the pool, and return them by split and class."""
+    folder = pool / "packed"
+    _keep(archive, paths, folder)
+    index = shards.index(folder, bar=False)
+    if len(index.records) > MAX_FILES:
+        raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
+    splits: dict[str, dict[str, list[PackedPicture]]] = {}
+    unused = []
+    for number, (label, split) in enumerate(zip(index.labels.tolist(), index.split.tolist(), strict=True)):
+        spend()
+        file = pool / f"picture-{number}"
+        try:
+            picture = PackedPicture((), file, _store_picture(index.records[number], file))
+        except InvalidImage as error:
+            unused.append(f"{index.records.name(number)}: {error}")
+            continue
+        kind = "val" if shards.SPLITS[split] == "validation" else shards.SPLITS[split]
+        splits.setdefault(kind, {}).setdefault(check_class(index.classes[label]), []).append(picture)
+    splits = {"": splits["train"]} if splits.keys() == {"train"} else splits
+    return ArrangedPictures(splits, unused, index.notes, tuple(paths))
+
+
+def _keep(archive: Path, paths: Collection[Parts], into: Path) -> None:
+    """Unpack files of many pictures, without the folders around all of them."""
+    around = len(PurePosixPath(commonpath("/".join(("", *path[:-1])) or "/" for path in paths)).parts) - 1
+    budget = Budget(archive.stat().st_size, into)
+    with archive.open("rb") as raw:
+        for member in list_members(raw, budget, []):
+            if member.path in paths and all(map(str.isprintable, member.path)):
+                file = into.joinpath(*member.path[around:])
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("xb") as out:
+                    for chunk in read_chunks(member):
+                        budget.store(len(chunk))
+                        out.write(chunk)
 
 
 def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int, notes: tuple[str, ...]) -> None:
@@ -210,11 +258,10 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
 def _store_table(member: Member, file: Path, budget: Budget) -> Path:
     """Write a table, truncated to one byte above the limit if it is too long."""
     data = bytearray()
-    with translate_errors():
-        for chunk in member.chunks():
-            data += chunk
-            if len(data) > MOST_BYTES:
-                break
+    for chunk in read_chunks(member):
+        data += chunk
+        if len(data) > MOST_BYTES:
+            break
     budget.store(len(data))
     file.write_bytes(data[: MOST_BYTES + 1])
     return file
@@ -223,14 +270,13 @@ def _store_table(member: Member, file: Path, budget: Budget) -> Path:
 def _read_member(member: Member) -> bytes:
     """Read a whole file in chunks, ignoring its declared size."""
     data = bytearray()
-    with translate_errors():
-        for chunk in member.chunks():
-            data += chunk
-            if len(data) > MAX_FILE_BYTES:
-                raise InvalidDataset(
-                    f"{printable_path(member.path)} in the archive has more than {MAX_FILE_BYTES / 1e6:.0f} MB, "
-                    "the limit. Make it smaller, or leave it out."
-                )
+    for chunk in read_chunks(member):
+        data += chunk
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidDataset(
+                f"{printable_path(member.path)} in the archive has more than {MAX_FILE_BYTES / 1e6:.0f} MB, "
+                "the limit. Make it smaller, or leave it out."
+            )
     return bytes(data)
 
 

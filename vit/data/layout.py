@@ -211,6 +211,10 @@ def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, w
         message = f"{where} has only folders of splits ({folder_list(names)}), and no class folders in them. "
     if reason:
         return message + reason
+    advice = "Make one folder per class, or a table with a column `label`."
+    if not folders and (held := [*tables_below(root), *others_below(root)]):
+        message = f"{where} has no pictures, only {brief_list(map(printable_path, sorted(held)), 3)}. "
+        advice = "Save arrays as images.npy and labels.npy, or pictures as PNG in a folder per class."
     kinds = Counter(splitext(path[-1])[1].lower() for path in others_below(root))
     kind, count = max(kinds.items(), key=lambda item: item[1], default=("", 0))
     if kind not in PICTURES and count > sum(folders.values()):
@@ -218,7 +222,7 @@ def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, w
     elif folders and not only_splits:
         lie = brief_list(f"{printable_path(path) or '.'}/ ({count:,})" for path, count in sorted(folders.items()))
         message += f"Pictures lie in {lie}. "
-    return message + "Make one folder per class, or a table with a column `label`."
+    return message + advice
 
 
 def no_training_pictures_error(where: str) -> InvalidDataset:

@@ -24,6 +24,7 @@ import json
 import os
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,10 +35,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vit.data import arrays
 from vit.data.archive_readers import DAMAGE, Budget
 from vit.data.class_names import FILE as CLASSES
 from vit.data.class_names import MAX_NAME
 from vit.data.file_names import PICTURES
+from vit.data.picture_trees import DiskTree, pictures_below
 from vit.data.readable import stamps_of
 from vit.data.split_names import Kind, split_name
 from vit.errors import InvalidDataset, UserError
@@ -50,6 +53,9 @@ INDEX, COPIED = "index.npz", "pictures.bin"
 SPLITS = ("train", "validation", "test")
 MOST_BYTES = 1 << 28  # of one picture [bytes]
 _SUFFIXES = (".tar", ".parquet")
+_COPIED = (".parquet", *arrays.SUFFIXES)  # of files whose pictures are copied
+SUFFIXES = frozenset((*_SUFFIXES, *_COPIED))
+_PLACES = ("", "data", "train", "val", "valid", "validation", "test")  # folders of files with many pictures
 _BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
 _ROWS_FLOOR = 100_000  # rows of a parquet file in addition to one per byte; runs of equal values take hardly any bytes
 _MOST_LABEL = 1 << 20
@@ -128,13 +134,34 @@ class Index(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+def own_files_of(folder: Path) -> list[Path]:
+    """List the tar and parquet files in a folder and its data/, train/, val/ and test/, but no other subfolders.
+
+    Without these, and without pictures, arrays of NumPy are listed. A single file is listed alone.
+    """
+    found = [entry for place in _PLACES if (folder / place).is_dir() for entry in (folder / place).iterdir()]
+    found = [path for path in found or [folder] if not path.name.startswith(".") and path.is_file()]
+    if packed := sorted(path for path in found if path.suffix in _SUFFIXES):
+        return packed
+    saved = sorted(path for path in found if path.suffix in arrays.SUFFIXES and path.name != INDEX)
+    return [] if saved and folder.is_dir() and pictures_below(DiskTree(folder)) else saved
+
+
 def files_of(folder: Path) -> list[Path]:
-    """List the tar and parquet files in a folder and its data/, train/, val/ and test/, but no other subfolders."""
-    places = [folder, *(folder / name for name in ("data", "train", "val", "valid", "validation", "test"))]
-    found = (entry for place in places if place.is_dir() for entry in place.iterdir())
-    return sorted(
-        path for path in found if path.suffix in _SUFFIXES and not path.name.startswith(".") and path.is_file()
-    )
+    """List the files of `own_files_of`, or those of the only subfolder that has some: a configuration of the Hub.
+
+    Raises:
+        InvalidDataset: several subfolders have such files, and none has pictures.
+    """
+    if (found := own_files_of(folder)) or not folder.is_dir():
+        return found
+    below = {name: own for name, inner in DiskTree(folder).folders.items() if (own := own_files_of(inner.place))}
+    if below and pictures_below(DiskTree(folder)):
+        return []
+    if len(below) > 1:
+        names = brief_list(f"{brief(name)}/" for name in below)
+        raise InvalidDataset(f"There are several datasets, in {names}. Choose one of these folders.")
+    return next(iter(below.values()), [])
 
 
 def split_of(folder: Path, file: Path) -> Kind | None:
@@ -144,7 +171,7 @@ def split_of(folder: Path, file: Path) -> Kind | None:
     ('validation', 'test')
     >>> split_of(Path("d"), Path("d/testament.tar"))
     """
-    path = file.relative_to(folder).with_suffix("")
+    path = PurePosixPath(os.path.relpath(file, folder)).with_suffix("")
     return next((split.kind for part in reversed(path.parts) if (split := split_name(part))), None)
 
 
@@ -155,10 +182,14 @@ def index(folder: Path, bar: bool = True) -> Index:
         InvalidDataset: a file is damaged, or no picture has a label.
     """
     files = files_of(folder)
+    if not folder.is_dir():  # the index of a single file
+        folder = folder.with_name(f".{folder.name}.index")
+        with suppress(OSError):  # then writing into it raises
+            folder.mkdir(exist_ok=True)
     stats = [file.stat() for file in files]
     stamps = [
         # Microseconds, because nanoseconds have 19 digits, and `parse_json` refuses integers of more than 18.
-        [str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns // 1000]
+        [os.path.relpath(file, folder), stat.st_size, stat.st_mtime_ns // 1000]
         for file, stat in zip(files, stats, strict=True)
     ]
     if (known := _read(folder, stamps)) is not None:
@@ -193,7 +224,7 @@ def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
             arrays[name] for name in ("number", "offset", "length", "labels", "split")
         )
         files = tuple(folder / name for name, *_ in stamps)
-        if any(path.suffix == ".parquet" for path in files):
+        if any(path.suffix in _COPIED for path in files):
             files = (*files, folder / COPIED)
         classes, notes = (tuple(map(str, document[name])) for name in ("classes", "notes"))
         known = Index(Records(files, file, offset, length), labels, split, classes, notes)
@@ -220,16 +251,23 @@ def _is_sound(known: Index) -> bool:
 def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     rows: list[_Row] = []
     names: tuple[str, ...] = ()
-    parquet = [file for file in files if file.suffix == ".parquet"]
-    size = sum(file.stat().st_size for file in parquet)
+    copied = [file for file in files if file.suffix in _COPIED]
+    size = sum(file.stat().st_size for file in copied)
     budget = Budget(size, folder, "The dataset", sys.maxsize)
-    splits = [split_of(folder, file) for file in files]
-    with replaced(folder / COPIED) if parquet else open(os.devnull, "wb") as out:
+    splits, assumed = [split_of(folder, file) for file in files], list[str]()
+    with replaced(folder / COPIED) if copied else open(os.devnull, "wb") as out:
+        if files[0].suffix in arrays.SUFFIXES:  # then all are
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".") as empty:
+                read = arrays.read_arrays(files, splits, Path(empty), budget, assumed)
+                rows = [
+                    (number, *_copied(picture, own, out, budget), SPLITS.index(kind))
+                    for number, picture, own, kind in read
+                ]
         for number, file in enumerate(tqdm(files, desc="reading where pictures lie", unit="files", disable=not bar)):
             split = SPLITS.index(splits[number] or "train")
             if file.suffix == ".tar":
                 rows += [(number, *place, split) for place in _in_tar(file)]
-            else:
+            elif file.suffix == ".parquet":
                 own, named = _in_parquet(file, out, budget)
                 if names and named and named != names:
                     raise InvalidDataset(
@@ -243,18 +281,17 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     table = [(*row[:3], label, row[4]) for row, label in zip(rows, numbers, strict=True) if label is not None]
     if not table:
         advice = " ".join(notes) or "Name them KEY.jpg and KEY.cls."
-        raise InvalidDataset(f"No record of {brief(folder.name)!r} has both a picture and a label. {advice}")
+        raise InvalidDataset(f"No record has both a picture and a label. {advice}")
     lowest, highest = min(row[3] for row in table), max(row[3] for row in table)
     if lowest < 0 or highest >= _MOST_LABEL:
         raise InvalidDataset(
-            f"Labels in {brief(folder.name)!r} run from {brief(lowest)} to {brief(highest)}. They must be numbers from "
-            f"0 to {_MOST_LABEL - 1:,}."
+            f"Labels run from {brief(lowest)} to {brief(highest)}. They must be numbers from 0 to {_MOST_LABEL - 1:,}."
         )
     number, offset, length, labels, split = np.array(table, np.int64).T.copy()
-    stored = np.array([len(files) if file.suffix == ".parquet" else i for i, file in enumerate(files)], np.int32)
-    where = tuple(files) + ((folder / COPIED,) if parquet else ())
+    stored = np.array([len(files) if file in copied else i for i, file in enumerate(files)], np.int32)
+    where = tuple(files) + ((folder / COPIED,) if copied else ())
     classes = _classes(folder, int(labels.max()) + 1, names)
-    notes = (*_split_notes(files, splits), *notes)
+    notes = (*_split_notes(files, splits), *assumed, *notes)
     return Index(Records(where, stored[number], offset, length), labels, split.astype(np.int8), classes, notes)
 
 
@@ -412,16 +449,7 @@ def _in_parquet(path: Path, out: Any, budget: Budget) -> tuple[list[tuple[int, i
         for batch in _batches(table, image, label, most):
             for picture, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 content = picture.get("bytes") if isinstance(picture, dict) else picture
-                own = _checked_label(value)
-                if not isinstance(content, bytes) or not 0 < len(content) <= MOST_BYTES:
-                    content, own = b"", _NoLabel.NO_BYTES
-                elif own == _HIDDEN:
-                    own = _NoLabel.MISSING
-                found.append((out.tell(), len(content), own))
-                if not isinstance(own, _NoLabel):
-                    budget.unpack(len(content))
-                    budget.store(len(content))
-                    out.write(content)
+                found.append(_copied(content, value, out, budget))
         return found, _names_in(table.schema_arrow.metadata or {}, label)
     except UserError:
         raise
@@ -430,6 +458,21 @@ def _in_parquet(path: Path, out: Any, budget: Budget) -> tuple[list[tuple[int, i
             raise
         reason = brief(str(error).partition("\n")[0])
         raise InvalidDataset(f"{brief(path.name)} is a damaged parquet file: {reason}. Copy it again.") from error
+
+
+def _copied(content: object, value: object, out: Any, budget: Budget) -> tuple[int, int, _Label]:
+    """Copy a picture with a label; return offset, length and label."""
+    own = _checked_label(value)
+    if not isinstance(content, bytes) or not 0 < len(content) <= MOST_BYTES:
+        content, own = b"", _NoLabel.NO_BYTES
+    elif own == _HIDDEN:
+        own = _NoLabel.MISSING
+    place = out.tell()
+    if not isinstance(own, _NoLabel):
+        budget.unpack(len(content))
+        budget.store(len(content))
+        out.write(content)
+    return place, len(content), own
 
 
 def _batches(table: Any, image: str, label: str, most: int) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from vit.data.datasets import load_dataset
 from vit.data.downloads import TORCHVISION, is_downloaded
-from vit.data.folders import Files, is_packed, list_files
+from vit.data.folders import Files, folder_of, is_packed, list_files
 from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures
 from vit.data.splits import interleave_classes
 from vit.errors import InvalidDataset, InvalidImage
@@ -60,6 +60,7 @@ class Survey:
         rows: the class of each row.
         left_out: pictures of a folder that are in no class.
         notes: assumptions about a folder, and remarks on its pictures.
+        levels: classes by level of nested folders, of which any can be the classes.
     """
 
     classes: tuple[str, ...]
@@ -74,6 +75,7 @@ class Survey:
     rows: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    levels: tuple[tuple[str, ...], ...] = ()
 
 
 class _Item(NamedTuple):
@@ -100,7 +102,7 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
     path = Path(spec[7:]).expanduser() if spec.startswith("folder:") else None
     files = list_files(path) if path and not is_packed(path) else None
     classes, items, notes = (
-        (files.classes, _in_folder(path, files), files.notes) if path and files else _items_of(spec, root)
+        (files.classes, _in_folder(folder_of(spec), files), files.notes) if files else _items_of(spec, root)
     )
     counted = Counter((item.split, item.label) for item in items)
     counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in SPLITS}
@@ -119,6 +121,7 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
         rows=classes[:MAX_ROWS],
         left_out=files.left_out if files else (),
         notes=(*notes, *_range_notes(narrow, len(sizes))),
+        levels=files.levels if files else (),
     )
 
 
