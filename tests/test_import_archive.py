@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from packed import INPUT, KINDS, Imported, Sandbox, classes, pack, picture
+from PIL import Image
 
 import vit
 from vit.data import import_archive
 from vit.data.datasets import load_dataset
 from vit.data.import_archive import SkippedFiles, import_dataset, left_out
 from vit.errors import InvalidDataset
+from vit.images.encode import encode_image
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -192,6 +194,13 @@ def test_suffix_is_that_of_the_content(sandbox: Sandbox) -> None:
     files = {f"cat/{i}.jpg": picture(i, format) for i, format in enumerate(formats)}
     sandbox.pack(files | classes("dog")).read()
     assert [path.suffix for path in sorted((sandbox.into / "cat").iterdir())] == list(formats.values())
+
+
+def test_stacks_whose_other_pages_are_not_used_are_counted(sandbox: Sandbox) -> None:
+    page = Image.new("L", (8, 8))
+    stack = encode_image(page, "TIFF", save_all=True, append_images=[page, page])
+    sandbox.pack(classes("cat", "dog") | {"cat/a.tif": stack, "dog/b.tif": encode_image(page, "TIFF")}).read()
+    assert left_out(sandbox.into).notes == ("TIFF files with several pages, of which the first is used: 1.",)
 
 
 def test_file_names_do_not_matter(sandbox: Sandbox) -> None:

@@ -26,6 +26,7 @@ from vit.data.folders import list_files
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
+from vit.images.tiff import read_tags
 from vit.untrusted import Unreadable, read_object, spend
 from vit.validation import as_tuple
 
@@ -214,7 +215,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
     notes: list[str] = []
     waiting: deque[tuple[tuple[str, ...], Path, int, Future[str]]] = deque()
     others: list[Parts] = []
-    hidden = reported = 0
+    hidden = reported = stacks = 0
 
     def settle() -> None:
         spend()  # here, as the limit is that of this thread, not of those which decode
@@ -240,6 +241,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             if len(pictures) + len(unreadable) + len(waiting) >= MAX_FILES:
                 raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
             data = _read_member(member)
+            stacks += read_tags(data).pages > 1
             budget.store(len(data))
             file = pool / str(number)
             waiting.append((member.path, file, len(data), threads.submit(_store_picture, data, file)))
@@ -252,6 +254,8 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             settle()
     if progress:
         progress(size, size)
+    if stacks:
+        notes.append(f"TIFF files with several pages, of which the first is used: {stacks:,}.")
     return _Unpacked(pictures, unreadable, tables, others, hidden, notes)
 
 
