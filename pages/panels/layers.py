@@ -11,7 +11,7 @@ from pages.shared import download_buttons
 from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity
-from vit.view import reports, tables
+from vit.view import tables
 from vit.view.captions import file_stem
 from vit.view.chart_colours import QUIET
 from vit.view.overlay import COLORMAPS
@@ -69,12 +69,6 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
             "Layers",
             lambda: tables.layers_table(reading, labels),
             lambda: {"checkpoint": tables.facts_of(example.checkpoint), "decided_at_block": reading.decided},
-            stem,
-        )
-        facts = reports.describe(example.checkpoint)
-        download_buttons.pdf(
-            "Layers",
-            lambda: reports.layers_report(reading, labels, target, record.heatmap(reading.targets), facts),
             stem,
         )
     if _show_outliers(example, reading):

@@ -48,15 +48,6 @@ def numbers(
         file(f"{what} as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime)
 
 
-def pdf(what: str, draw: Callable[[], bytes], stem: str) -> None:
-    """Draw a download button for a PDF, which is created on click.
-
-    Args:
-        what, stem: see `numbers`.
-    """
-    file(f"{what} as PDF", draw, f"{stem}.pdf", "application/pdf")
-
-
 def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:
     """Draw a download button for each video format.
 
