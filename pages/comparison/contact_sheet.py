@@ -69,11 +69,6 @@ class Map(NamedTuple):
     method: str
     settings: tuple[tuple[str, int | str], ...] = ()
 
-    @property
-    def described(self) -> dict[str, int | str]:
-        """Method and settings, for files."""
-        return {"method": self.method, **dict(self.settings)}
-
 
 @st.cache_data(show_spinner=False, max_entries=2000)
 def cached_result(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> PictureResult:
@@ -163,13 +158,7 @@ def show() -> None:
     on_page = pick_page(results)
     captions = draw(on_page, name, source, checkpoint, shown_map)
     stem = file_stem(checkpoint.name, checkpoint.preprocess.size, "sheet")
-    with st.container(horizontal=True):
-        download_buttons.numbers(
-            "Sheet",
-            lambda: tables.sheet_table(results),
-            lambda: {"checkpoint": tables.facts_of(checkpoint), "map": shown_map.described, "source": source},
-            stem,
-        )
+    download_buttons.numbers("Sheet", lambda: tables.sheet_table(results), stem)
     if measures and any(one.verdict is None for one in on_page):
         measure_all(checkpoint, on_page, shown_map, request, captions)
         st.rerun()  # to sort by faithfulness, and to show its column

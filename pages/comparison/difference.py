@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
@@ -80,25 +80,7 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
         stem = "-".join(
             [*(file_stem(one.checkpoint.name, one.explanation.preprocess.size, "") for one in known), "difference"]
         )
-        with st.container(horizontal=True):
-            download_buttons.numbers(
-                "Difference",
-                lambda: tables.maps_table(one, other, both),
-                lambda: {
-                    "rank_correlation": correlation,
-                    "left": facts_of(left, names[0]),
-                    "right": facts_of(right, names[1]),
-                },
-                stem,
-            )
-
-
-def facts_of(side: Side, map_name: str) -> dict[str, Any]:
-    """Return checkpoint, map and class of a side, for files. An epoch of a run has no checkpoint."""
-    checkpoint, choice = side.example.checkpoint, side.choice
-    facts: dict[str, Any] = {"checkpoint": checkpoint and tables.facts_of(checkpoint), "map": map_name}
-    target = choice.target if choice else None
-    return facts | ({} if target is None else {"class": checkpoint.labels[target]})
+        download_buttons.numbers("Difference", lambda: tables.maps_table(one, other, both), stem)
 
 
 def one_picture(side: Side) -> bytes:

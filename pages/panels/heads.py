@@ -127,10 +127,8 @@ def show(
     with other:
         _show_depth(statistic, title, ".1%" if name in SHARES else ".3g")
     _show_suggestions(by_name, select)
-    about = {"checkpoint": tables.facts_of(example.checkpoint), "over": over, "pictures": statistic.pictures}
     stem = file_stem(example.checkpoint.name, example.explanation.preprocess.size, "heads")
-    with st.container(horizontal=True):
-        download_buttons.numbers("Heads", lambda: tables.heads_table(by_name), lambda: about, stem)
+    download_buttons.numbers("Heads", lambda: tables.heads_table(by_name), stem)
 
 
 def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:

@@ -64,13 +64,7 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
         for block, one in enumerate(maps):
             st.image(_tile(one / top), caption=f"{block + 1}: to {one.max():.0%}", width=TILE)
     stem = file_stem(example.checkpoint.name, example.explanation.preprocess.size, "layers")
-    with st.container(horizontal=True):
-        download_buttons.numbers(
-            "Layers",
-            lambda: tables.layers_table(reading, labels),
-            lambda: {"checkpoint": tables.facts_of(example.checkpoint), "decided_at_block": reading.decided},
-            stem,
-        )
+    download_buttons.numbers("Layers", lambda: tables.layers_table(reading, labels), stem)
     if _show_outliers(example, reading):
         registers.show(example, choice, selection)
 
