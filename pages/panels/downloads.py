@@ -91,7 +91,7 @@ def show(
             "application/octet-stream",
             key="npz",
             disabled=size > export.MAX_BYTES,
-            help="This map, and float16 (blocks, heads, tokens, tokens), with labels, geometry and versions inside"
+            help="This map; all attention as float16 (blocks, heads, tokens, tokens); labels, geometry and versions"
             if size <= export.MAX_BYTES
             else "More than 1 GB: choose a smaller input size.",
         )
