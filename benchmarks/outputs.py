@@ -110,7 +110,7 @@ def of_views(folder: Path) -> dict[str, str]:
             result |= {
                 f"{name}, picture to share": figures.shared_picture(seen, selection, checkpoint, view),
                 f"{name}, heads": map_pictures.grid_png(seen, selection),
-                f"{name}, json": export.view_json(seen, view, checkpoint),
+                f"{name}, npz": export.view_npz(seen, selection, checkpoint, view),
                 f"{name}, code": code_snippet.snippet(seen, checkpoint, view.facts, sample="cat"),
                 f"{name}, page": standalone(seen.payload, selection, "cat"),
             }

@@ -1,6 +1,5 @@
 """Several pictures at once: `explain` into a folder, and `vit.heatmap` of a list."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from commands import Command, check_mistake
 from PIL import Image
 
 import vit
-from vit.view.index_page import Tile, index_page
 
 
 @pytest.fixture
@@ -27,24 +25,10 @@ def photos(tmp_path: Path) -> list[Path]:
 def test_each_picture_is_drawn_as_alone(command: Command, saved: Path, photos: list[Path], tmp_path: Path) -> None:
     out, options = tmp_path / "maps", ("--checkpoint", saved, "--method=relevance", "--target=cat")
     result = command("explain", *photos, *options, "--out", out)
-    assert (result.status, result.out.strip()) == (0, str(out / "index.html"))
+    assert (result.status, result.out.strip()) == (0, str(out))
     for photo, name in zip(photos, ("cat.png", "cat-2.png", "<b>&.png"), strict=True):
         assert command("explain", photo, *options, "--out", tmp_path / "one.png").status == 0
         assert np.array_equal(Image.open(out / name), Image.open(tmp_path / "one.png")), name
-
-
-def test_page_shows_all_and_fetches_nothing(
-    command: Command, checkpoint: vit.Checkpoint, photos: list[Path], tmp_path: Path
-) -> None:
-    assert command("explain", *photos, "--checkpoint", checkpoint.path, "--out", tmp_path / "maps").status == 0
-    page = (tmp_path / "maps" / "index.html").read_text()
-    assert re.findall(r'href="([^"]*)"', page) == ["cat.png", "cat-2.png", "%3Cb%3E%26.png"]
-    assert page.count('src="data:image/jpeg;base64,') == page.count("src=") == 3
-    assert "<b>&" not in page and "default-src 'none'" in page
-    for photo in photos:
-        logits = checkpoint.model(checkpoint.preprocess(Image.open(photo))).logits[0].detach()
-        probabilities = checkpoint.model.probabilities(logits)
-        assert f"{checkpoint.labels[int(probabilities.argmax())]} {float(probabilities.max()):.1%}" in page
 
 
 def test_unreadable_picture_costs_one_line(command: Command, saved: Path, photos: list[Path], tmp_path: Path) -> None:
@@ -54,8 +38,7 @@ def test_unreadable_picture_costs_one_line(command: Command, saved: Path, photos
     assert result.status == 2
     said = [line for line in result.err.splitlines() if line.startswith(str(tmp_path))]
     assert len(said) == 2 and "bad.png: This file is not a picture" in said[0] and "nowhere.png cannot be" in said[1]
-    assert {path.name for path in (tmp_path / "maps").iterdir()} == {"cat.png", "cat-2.png", "index.html"}
-    assert "bad.png: This file is not a picture" in (tmp_path / "maps" / "index.html").read_text()
+    assert {path.name for path in (tmp_path / "maps").iterdir()} == {"cat.png", "cat-2.png"}
 
 
 def test_several_pictures_need_a_folder(command: Command, saved: Path, photos: list[Path], tmp_path: Path) -> None:
@@ -66,11 +49,6 @@ def test_several_pictures_need_a_folder(command: Command, saved: Path, photos: l
     (tmp_path / "file").write_bytes(b"")
     result = command("explain", photos[0], "--checkpoint", saved, "--out", tmp_path / "file")
     check_mistake(result, "file cannot be written: File exists.")
-
-
-def test_model_without_classes_has_only_maps() -> None:
-    tile = Tile.of(Image.new("RGB", (2000, 100)), "one.png", "one.jpg")
-    assert "one.jpg" in index_page("Maps", [tile]) and "%" not in index_page("Maps", [tile]).split("<ul>")[1]
 
 
 @pytest.mark.parametrize("method", ["attention", "relevance"])

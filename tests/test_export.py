@@ -24,7 +24,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.view import export, figures
 from vit.view.explanation import Explanation, explain
-from vit.view.export import MapView, attention_npz, view_json, view_npz
+from vit.view.export import MapView, attention_npz, view_npz
 from vit.view.map_pictures import draw_map, grid_png
 from vit.view.overlay import OUTSIDE_BRIGHTNESS
 from vit.view.payload import pack_masks
@@ -236,25 +236,12 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_json_holds_the_map_bit_by_bit(explanation: Explanation, checkpoint: Checkpoint, selection: Selection) -> None:
-    truth = export.weights(explanation.record, selection)
+def test_file_holds_the_map_bit_by_bit(explanation: Explanation, checkpoint: Checkpoint, selection: Selection) -> None:
     view = MapView.of(explanation.record, selection, explanation.payload)
-    held = json.loads(view_json(explanation, view, checkpoint, "photo <1>.jpg"))
-    assert np.array_equal(np.array(held["values"], np.float32), truth.numpy())
-    assert held["prefix_values"] == {"cls": held["values"][0]}
-    assert np.array_equal(np.array(held["heatmap"], np.float32), explanation.record.heatmap(truth).numpy())
-    assert held["scale"] == {"unit": view.unit, "low": view.low, "top": view.top}
-    assert held["predictions"][0] == explanation.predictions[0]._asdict() and len(held["predictions"]) == 5
-    assert held["picture"]["name"] == "photo <1>.jpg"
-
-
-def test_json_has_the_metadata_of_the_npz_file(explanation: Explanation, checkpoint: Checkpoint) -> None:
-    selection = Selection(block=1, head="mean", token=6)
-    with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint))) as arrays:
-        meta = json.loads(str(arrays["meta"]))
-    held = json.loads(view_json(explanation, MapView.of(explanation.record, selection), checkpoint))
-    assert held["picture"].pop("name") == ""
-    assert {name: held[name] for name in meta} == meta
+    with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint, view))) as arrays:
+        truth = explanation.record.heatmap(export.weights(explanation.record, selection))
+        assert np.array_equal(arrays["heatmap"], truth.numpy())
+        assert json.loads(str(arrays["meta"]))["unit"] == view.unit
 
 
 def test_files_state_whether_their_map_is_faithful(explanation: Explanation, checkpoint: Checkpoint) -> None:
@@ -265,9 +252,7 @@ def test_files_state_whether_their_map_is_faithful(explanation: Explanation, che
     packed = pack_masks(masks, drops, record.grid, "cat <1>", ceiling=0.9, decidable=True)
     judged = view.with_faithfulness(record, packed)
     with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint, judged))) as arrays:
-        meta = json.loads(str(arrays["meta"]))
-    faithfulness = json.loads(view_json(explanation, judged, checkpoint))["view"]["faithfulness"]
-    assert faithfulness == meta["view"]["faithfulness"]
+        faithfulness = json.loads(str(arrays["meta"]))["view"]["faithfulness"]
     assert faithfulness["correlation"] == pytest.approx(1, abs=1e-5) and faithfulness["verdict"] == "better than chance"
     assert [faithfulness[name] for name in ("class", "masks", "ceiling", "decidable")] == ["cat <1>", 50, 0.9, True]
     assert judged.verdict == "Faithfulness to “cat <1>” 1.00 (removal map 0.90), better than chance, by 50 masks."
@@ -277,12 +262,6 @@ def test_files_state_whether_their_map_is_faithful(explanation: Explanation, che
     )
     assert "hardly change" in idle.verdict and "correlation" not in idle.facts["faithfulness"]
     assert view.with_faithfulness(record, None) == view
-
-
-def test_at_most_twenty_predictions_are_exported(explanation: Explanation, checkpoint: Checkpoint) -> None:
-    many = replace(explanation, predictions=explanation.predictions * 10)
-    held = json.loads(view_json(many, MapView.of(many.record, Selection()), checkpoint))
-    assert len(held["predictions"]) == 20
 
 
 def test_given_map_is_drawn_if_the_selection_does_not_determine_it(explanation: Explanation) -> None:
@@ -319,8 +298,9 @@ def test_components_are_drawn_in_colour_and_written_as_numbers(
     assert np.array_equal(
         np.asarray(picture)[0, 0], np.rint(np.asarray(explanation.picture)[0, 0] * OUTSIDE_BRIGHTNESS)
     )
-    written = json.loads(view_json(explanation, map_view, checkpoint))
-    assert written["unit"] == "component" and np.allclose(written["colours"], of.colours[0])
+    with np.load(io.BytesIO(view_npz(explanation, chosen, checkpoint, map_view))) as arrays:
+        assert json.loads(str(arrays["meta"]))["unit"] == "component"
+        assert arrays["heatmap"] == pytest.approx(of.values[0][..., 0].float().numpy(), abs=1e-5)
     figure = figures.map_figure(explanation, chosen, map_view, "Facts.", kind="svg").decode()
     assert f"Red {float(of.shares[0]):.0%}" in figure and "multiples of uniform" not in figure
 

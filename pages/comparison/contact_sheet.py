@@ -29,8 +29,8 @@ from vit.explain.sensitivity import Verdict
 from vit.explain.settings import Fusion
 from vit.images import samples
 from vit.images.encode import encode_image
-from vit.view import reports, tables
-from vit.view.captions import file_stem, format_block_and_head, format_duration
+from vit.view import tables
+from vit.view.captions import file_stem, format_duration
 from vit.view.contact_sheet import (
     FEW_PICTURES,
     MASKS,
@@ -68,17 +68,6 @@ class Map(NamedTuple):
 
     method: str
     settings: tuple[tuple[str, int | str], ...] = ()
-
-    @property
-    def described(self) -> dict[str, int | str]:
-        """Method and settings, for files."""
-        return {"method": self.method, **dict(self.settings)}
-
-    @property
-    def words(self) -> str:
-        """Title of the map."""
-        which = f", {format_block_and_head(**dict(self.settings))}" if self.settings else ""
-        return f"{METHODS[self.method].title}{which}"
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
@@ -169,17 +158,7 @@ def show() -> None:
     on_page = pick_page(results)
     captions = draw(on_page, name, source, checkpoint, shown_map)
     stem = file_stem(checkpoint.name, checkpoint.preprocess.size, "sheet")
-    with st.container(horizontal=True):
-        download_buttons.numbers(
-            "Sheet",
-            lambda: tables.sheet_table(results),
-            lambda: {"checkpoint": tables.facts_of(checkpoint), "map": shown_map.described, "source": source},
-            stem,
-        )
-        facts = f"{reports.describe(checkpoint)} Map: {shown_map.words}."
-        download_buttons.pdf(
-            "Sheet", lambda: reports.sheet_report(results, [printed(one) for one in results], facts), stem
-        )
+    download_buttons.numbers("Sheet", lambda: tables.sheet_table(results), stem)
     if measures and any(one.verdict is None for one in on_page):
         measure_all(checkpoint, on_page, shown_map, request, captions)
         st.rerun()  # to sort by faithfulness, and to show its column
@@ -334,14 +313,6 @@ def facts_of(one: Any) -> list[str]:
 def lines_of(one: Any) -> str:
     """Format `facts_of` as markdown for the page."""
     return "  \n".join(map(plain, facts_of(one)))
-
-
-def printed(one: Any) -> str:
-    """Format the prediction and `facts_of` as text for the PDF."""
-    mark = {True: "✓ ", False: "✗ ", None: ""}[one.correct]
-    label = qualified(one.result.label, one.result.sure)
-    answer = "" if one.result.confidence is None else f"{mark}{label} {one.result.confidence:.0%}\n"
-    return answer + "\n".join(facts_of(one))
 
 
 def draw(results: Sequence[Any], name: str, source: str, checkpoint: Any, shown_map: Map) -> list[Any]:

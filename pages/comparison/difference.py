@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import streamlit as st
-from PIL import Image
 
 from pages.comparison.side import Side
-from pages.looking import map_exports, method_choice, token_features
+from pages.looking import method_choice, token_features
 from pages.shared import download_buttons
 from vit.explain import map_comparison
 from vit.explain.methods import METHODS
-from vit.view import export, map_pictures, reports, tables
+from vit.view import tables
 from vit.view.captions import file_stem
 from vit.view.overlay import signed_overlay
 from vit.view.payload import read_header
 from vit.view.stored_record import picture_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from vit.view.selection import Selection
 
 NAMES = {
@@ -83,65 +80,7 @@ def show(sides: Sequence[tuple[Side, Selection]]) -> None:
         stem = "-".join(
             [*(file_stem(one.checkpoint.name, one.explanation.preprocess.size, "") for one in known), "difference"]
         )
-        with st.container(horizontal=True):
-            download_buttons.numbers(
-                "Difference",
-                lambda: tables.maps_table(one, other, both),
-                lambda: {
-                    "rank_correlation": correlation,
-                    "left": facts_of(left, names[0]),
-                    "right": facts_of(right, names[1]),
-                },
-                stem,
-            )
-            download_buttons.pdf("Difference", lambda: report(sides, both, correlation), stem)
-
-
-def report(sides: Sequence[tuple[Side, Selection]], both: Tensor, correlation: float | None) -> bytes:
-    """Return a PDF with both maps and their difference; runs outside of a session.
-
-    Args:
-        sides: see `show`.
-        both: the difference (rows, cols).
-        correlation: rank correlation.
-    """
-    examples = [side.example for side, _ in sides]
-    basis = [token_features.open_example(one) for one in examples]
-    picture, box = picture_of(examples[0].explanation.payload)
-    tiles = [
-        *(printed(side, selected, basis) for side, selected in sides),
-        (signed_overlay(picture, both.numpy(), box), "Red: more from the left map. Blue: more from the right one."),
-    ]
-    sentences = (
-        [] if correlation is None else [f"Rank correlation {correlation:.2f}. {map_comparison.agreement(correlation)}"]
-    )
-    checkpoints = [one.checkpoint for one in examples if one.checkpoint]
-    facts = dict.fromkeys(reports.describe(checkpoint) for checkpoint in checkpoints)
-    return reports.comparison_report(tiles, sentences, " ".join(facts))
-
-
-def printed(side: Side, selected: Selection, pictures: Sequence[token_features.OpenPicture]) -> tuple[Image.Image, str]:
-    """Return a side's picture with its map, and a caption.
-
-    Args:
-        pictures: pictures that share a basis of components.
-    """
-    example = token_features.with_features(side.example, selected)
-    record, payload = example.explanation.record, example.explanation.payload
-    make = map_exports.for_export(side.example, selected, side.choice, None, None, pictures)[0]
-    map_view = make() if make else export.MapView.of(record, selected, payload)
-    picture, box = picture_of(payload)
-    checkpoint = example.checkpoint
-    whose = f"{side.title}, {checkpoint.name}" if checkpoint else side.title
-    return map_pictures.draw_map(record, picture, box, selected, map_view), f"{whose}: {map_view.sentence}"
-
-
-def facts_of(side: Side, map_name: str) -> dict[str, Any]:
-    """Return checkpoint, map and class of a side, for files. An epoch of a run has no checkpoint."""
-    checkpoint, choice = side.example.checkpoint, side.choice
-    facts: dict[str, Any] = {"checkpoint": checkpoint and tables.facts_of(checkpoint), "map": map_name}
-    target = choice.target if choice else None
-    return facts | ({} if target is None else {"class": checkpoint.labels[target]})
+        download_buttons.numbers("Difference", lambda: tables.maps_table(one, other, both), stem)
 
 
 def one_picture(side: Side) -> bytes:

@@ -28,11 +28,6 @@ class Side:
     choice: method_choice.MethodChoice | None = None
 
     @property
-    def title(self) -> str:
-        """Title on the page."""
-        return SIDES[self.name]
-
-    @property
     def record(self) -> AttentionRecord:
         """Attention of the picture, computed on demand."""
         return self.example.explanation.record

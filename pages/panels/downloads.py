@@ -91,15 +91,15 @@ def show(
             "application/octet-stream",
             key="npz",
             disabled=size > export.MAX_BYTES,
-            help="float16 (blocks, heads, tokens, tokens) with labels, geometry and versions inside"
+            help="This map; all attention as float16 (blocks, heads, tokens, tokens); labels, geometry and versions"
             if size <= export.MAX_BYTES
             else "More than 1 GB: choose a smaller input size.",
         )
         with st.popover("More files", width="content"):
             _figures(view, heads_stem)
-            st.markdown("**Other files** of what is shown")
+            st.markdown("**Animation** of what is shown")
             with st.container(horizontal=True):
-                _others(view)
+                _blocks(view)
             _frames(view, {} if code is None else code)
         _code(explanation, checkpoint, source, facts)
 
@@ -171,21 +171,12 @@ def _choice(label: str, *options: str) -> str:
     return st.segmented_control(label, options, default=options[0], required=True, key=f"figure {label}")
 
 
-def _others(view: _View) -> None:
-    """Draw the buttons for JSON, and the animation over blocks."""
-    explanation, selection, checkpoint, source, drawn_map, stem = view
-    download_buttons.file(
-        "Numbers as JSON",
-        lambda: export.view_json(explanation, drawn_map(), checkpoint, source.name),
-        f"{stem}.json",
-        "application/json",
-        key="json",
-        help="The values of this map, with their provenance",
-    )
+def _blocks(view: _View) -> None:
+    """Draw the buttons for the animation over blocks."""
     download_buttons.films(
         "Attention over blocks",
-        lambda: animation.over_blocks(explanation, selection),
-        f"{stem}-blocks",
+        lambda: animation.over_blocks(view.explanation, view.selection),
+        f"{view.stem}-blocks",
         help="Attention of this token, in the selected head or its fusion, from the first block to the last",
     )
 

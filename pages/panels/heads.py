@@ -19,7 +19,7 @@ from vit.explain.head_census import Tally, decode_files, tally
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.names import MEANINGS, SIGNED, STATISTICS, format_statistic
 from vit.images import samples
-from vit.view import reports, tables
+from vit.view import tables
 from vit.view.captions import file_stem
 from vit.view.chart_colours import QUIET, STRONG
 from vit.view.selection import Selection
@@ -127,13 +127,8 @@ def show(
     with other:
         _show_depth(statistic, title, ".1%" if name in SHARES else ".3g")
     _show_suggestions(by_name, select)
-    about = {"checkpoint": tables.facts_of(example.checkpoint), "over": over, "pictures": statistic.pictures}
     stem = file_stem(example.checkpoint.name, example.explanation.preprocess.size, "heads")
-    with st.container(horizontal=True):
-        download_buttons.numbers("Heads", lambda: tables.heads_table(by_name), lambda: about, stem)
-        amounts = {one: partial(format_statistic, one) for one in by_name}
-        facts = reports.describe(example.checkpoint)
-        download_buttons.pdf("Heads", lambda: reports.heads_report(by_name, STATISTICS, amounts, facts), stem)
+    download_buttons.numbers("Heads", lambda: tables.heads_table(by_name), stem)
 
 
 def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:

@@ -11,7 +11,7 @@ from pages.shared import download_buttons
 from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity
-from vit.view import reports, tables
+from vit.view import tables
 from vit.view.captions import file_stem
 from vit.view.chart_colours import QUIET
 from vit.view.overlay import COLORMAPS
@@ -64,19 +64,7 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
         for block, one in enumerate(maps):
             st.image(_tile(one / top), caption=f"{block + 1}: to {one.max():.0%}", width=TILE)
     stem = file_stem(example.checkpoint.name, example.explanation.preprocess.size, "layers")
-    with st.container(horizontal=True):
-        download_buttons.numbers(
-            "Layers",
-            lambda: tables.layers_table(reading, labels),
-            lambda: {"checkpoint": tables.facts_of(example.checkpoint), "decided_at_block": reading.decided},
-            stem,
-        )
-        facts = reports.describe(example.checkpoint)
-        download_buttons.pdf(
-            "Layers",
-            lambda: reports.layers_report(reading, labels, target, record.heatmap(reading.targets), facts),
-            stem,
-        )
+    download_buttons.numbers("Layers", lambda: tables.layers_table(reading, labels), stem)
     if _show_outliers(example, reading):
         registers.show(example, choice, selection)
 

@@ -159,4 +159,4 @@ def differences(chosen: Sequence[Run]) -> None:
 
 def to_csv(table: pd.DataFrame) -> bytes:
     """Encode a table as CSV, with empty cells for missing values."""
-    return tables.encode("CSV", table.astype(object).where(table.notna(), None).to_dict("records"), {})
+    return tables.encode(table.astype(object).where(table.notna(), None).to_dict("records"))

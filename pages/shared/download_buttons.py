@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import streamlit as st
 
 from vit.view import animation, tables
 
-TABLES: dict[tables.Kind, str] = {"CSV": "text/csv", "JSON": "application/json"}
 FILMS: dict[animation.Kind, str] = {"GIF": "image/gif", "MP4": "video/mp4"}
 
 
@@ -30,31 +28,15 @@ def file(
     )
 
 
-def numbers(
-    what: str, rows: Callable[[], Sequence[tables.Row]], about: Callable[[], Mapping[str, Any]], stem: str
-) -> None:
-    """Draw a download button for each table format.
+def numbers(what: str, rows: Callable[[], Sequence[tables.Row]], stem: str) -> None:
+    """Draw a download button for a table.
 
     Args:
         what: content of the table, such as "Heads".
-        rows, about: see `vit.view.tables.encode`; called on click.
+        rows: see `vit.view.tables.encode`; called on click.
         stem: file name without extension, see `vit.view.captions.file_stem`.
     """
-
-    def make(kind: tables.Kind) -> bytes:
-        return tables.encode(kind, rows(), about())
-
-    for kind, mime in TABLES.items():
-        file(f"{what} as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime)
-
-
-def pdf(what: str, draw: Callable[[], bytes], stem: str) -> None:
-    """Draw a download button for a PDF, which is created on click.
-
-    Args:
-        what, stem: see `numbers`.
-    """
-    file(f"{what} as PDF", draw, f"{stem}.pdf", "application/pdf")
+    file(f"{what} as CSV", lambda: tables.encode(rows()), f"{stem}.csv", "text/csv")
 
 
 def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:

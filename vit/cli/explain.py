@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.progress import tqdm
 from vit.view.export import attention_npz, method_facts
-from vit.view.index_page import INDEX, Tile, index_page, unused_name
 from vit.view.overlay import overlay
 
 
@@ -101,18 +100,17 @@ def run_explain(options: argparse.Namespace) -> None:
     print(options.out)
     if not heatmap.any():
         print("The map is zero everywhere, so the picture is unchanged. Try another method.")
-    if counts := format_position(view):
-        print(f"{counts[0].upper()}{counts[1:]}")
+    _print_position(view)
     return None
 
 
 def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, preprocess: Preprocess) -> None:
-    """Write a PNG per picture and an HTML page with all; unreadable pictures are reported after the others."""
+    """Write a PNG per picture; unreadable pictures are reported after the others."""
     folder, problems = options.out, []
-    tiles: list[Tile] = []
+    names: set[str] = set()
+    view: dict[str, Any] = {}
     with _user_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    counts = ""
     for path in tqdm(options.images, desc="explain", unit="picture", disable=None):
         try:
             picture = read_picture(path, options.stretch)
@@ -121,28 +119,33 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
             continue
         record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
         drawn = overlay(picture, record.heatmap(numbers).numpy(), preprocess.geometry(picture).box)
-        file = folder / unused_name(path.stem, {tile.file for tile in tiles})
+        file = folder / _unused_name(path.stem, names)
+        names.add(file.name)
         with _user_write_errors(file):
             drawn.save(file)
-        tiles.append(Tile.of(drawn, file.name, path.name, *_most_probable(checkpoint, record)))
-        counts = format_position(view)
-    if tiles:
-        title, index = f"{METHODS[options.method].title} · {checkpoint.name}", folder / INDEX
-        with _user_write_errors(index):
-            index.write_text(index_page(title, tiles, [counts, *problems]), encoding="utf-8")
-        print(index)
+    if names:
+        print(folder)
+        _print_position(view)
     if problems:
         raise InvalidImage("\n".join(problems))
 
 
-def _most_probable(checkpoint: Checkpoint, record: AttentionRecord) -> tuple[str, float | None]:
-    """Return the predicted class and its probability; "" and None for a model without classes."""
-    if not checkpoint.labels:
-        return "", None
-    logits = record.logits[0]
-    most, index = checkpoint.model.probabilities(logits).max(0)
-    sure = abstention.is_sure(float(logits.max()), checkpoint.facts)
-    return abstention.qualified(checkpoint.labels[int(index)], sure), float(most)
+def _print_position(view: dict[str, Any]) -> None:
+    if counts := format_position(view):
+        print(f"{counts[0].upper()}{counts[1:]}")
+
+
+def _unused_name(stem: str, taken: Collection[str]) -> str:
+    """Return a name for a PNG file that is not in `taken`.
+
+    >>> _unused_name("cat", {"cat.png", "cat-2.png"})
+    'cat-3.png'
+    """
+    name, number = f"{stem}.png", 1
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}.png"
+    return name
 
 
 @contextmanager

@@ -161,7 +161,7 @@ def _explain(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--out", type=Path, required=True, metavar="FILE.png|.npz|FOLDER",
         help="PNG: overlay on the picture, scaled to this map alone (Own scales on the page); NPZ: the numbers; a "
-        "folder, for any number of pictures: a PNG of each, and index.html with all of them",
+        "folder, for any number of pictures: a PNG of each",
     )  # fmt: skip
     _add_checkpoint(command)
 

@@ -1,4 +1,4 @@
-"""Export views as images, NPZ and JSON files, with their provenance."""
+"""The numbers of views, and their export as NPZ with their provenance."""
 
 import io
 import json
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit.checkpoints.abstention import is_sure
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain import methods
@@ -31,7 +30,6 @@ from vit.view.payload import read_header, unpack
 from vit.view.selection import Selection, View
 
 MAX_BYTES = 1 << 30  # maximum size of the float16 attention in a file
-JSON_PREDICTIONS = 20  # number of most probable classes in a JSON file
 
 Unit = Literal["weight", "share", "cosine", "component"]
 
@@ -224,7 +222,7 @@ def attention_npz(
 def provenance(
     record: AttentionRecord, checkpoint: Checkpoint, preprocess: Preprocess, geometry: Geometry, view: dict[str, Any]
 ) -> dict[str, Any]:
-    """Collect the provenance of numbers, which every exported file contains."""
+    """Collect the provenance of the numbers in a file."""
     return {
         "view": view | ({"page": page_names(view)} if page_names(view) else {}),
         "prefix": record.prefix,
@@ -241,38 +239,6 @@ def provenance(
         "precision": str(record.queries[0].dtype).removeprefix("torch."),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
-
-
-def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoint, picture: str = "") -> bytes:
-    """Write one map and its provenance as JSON.
-
-    Args:
-        picture: name of the picture.
-
-    Returns:
-        UTF-8: the `meta` of an NPZ file; `values`, one per token in order; the same as `prefix_values` by name and
-        `heatmap` by rows of patches; the colour `scale`; and the most probable `predictions`. Numbers parsed as float32
-        are bit-identical to the map.
-    """
-    record = explanation.record
-    meta = provenance(record, checkpoint, explanation.preprocess, explanation.geometry, map_view.facts)
-    values = _decimals(map_view.weights)
-    split, (_, cols) = len(record.prefix), record.grid
-    meta["picture"]["name"] = picture
-    meta |= {
-        "unit": map_view.unit,
-        "sentence": map_view.sentence,
-        "values": values,
-        "prefix_values": dict(zip(record.prefix, values[:split], strict=True)),
-        "heatmap": [values[at : at + cols] for at in range(split, len(values), cols)],
-        "scale": {"unit": map_view.unit, "low": map_view.low, "top": map_view.top},
-        "predictions": [prediction._asdict() for prediction in explanation.predictions[:JSON_PREDICTIONS]],
-    }
-    if (sure := is_sure(explanation.logit, checkpoint.facts)) is not None:
-        meta["sure"] = sure
-    if map_view.colours is not None:
-        meta["colours"] = [[_decimals(patch) for patch in row] for row in map_view.colours]
-    return json.dumps(meta, ensure_ascii=False, indent=1).encode()
 
 
 def weights(record: AttentionRecord, selection: Selection) -> Tensor:
@@ -359,8 +325,3 @@ def _strongest_patch(numbers: Tensor, record: AttentionRecord, without: int | No
     if without is not None:
         numbers[without] = 0
     return float(record.heatmap(numbers).max())
-
-
-def _decimals(numbers: Tensor) -> list[float]:
-    """Convert float32 numbers to floats with the shortest decimals that round-trip."""
-    return [float(str(number)) for number in numbers.float().numpy()]

@@ -1,21 +1,20 @@
-"""Page layout for print: coordinates in millimetres, wrapped text, colour bars, pictures with sharp patches.
+"""Layout of figures for print: coordinates in millimetres, wrapped text, colour bars, pictures with sharp patches.
 
-Drawn with matplotlib, which writes the same page as PNG, SVG or PDF, with selectable text in the latter two. It is used
-without pyplot and under a lock, because its settings are global to the process.
+Drawn with matplotlib, which writes the same sheet as PNG, SVG or PDF, with selectable text in the latter two. It is
+used without pyplot and under a lock, because its settings are global to the process.
 """
 
 import io
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
@@ -36,13 +35,6 @@ _POINT = INCH / 72  # [mm]
 _SIZE = 7.0  # font size [pt]
 LINE = 1.35 * _SIZE * _POINT  # line height [mm]
 EDGE = 1.5  # margin of a figure [mm]
-A4 = (210.0, 297.0)  # [mm]
-_MARGIN = 15.0  # page margin [mm]
-_GAP = 3.0  # space between pictures side by side [mm]
-_HIGHEST = 150.0  # maximum height of a picture in a document, so that it fits on a page with its text [mm]
-_LABELS = 10.0  # space for the labels left of a plot and below it [mm]
-CONTENT_WIDTH = A4[0] - 2 * _MARGIN - 2 * EDGE  # [mm]
-CONTENT_HEIGHT = A4[1] - 2 * _MARGIN - 2 * EDGE  # [mm]
 BAR = 2.5  # height of the colour bar [mm]
 ASIDE = 5.0  # space left and right of the colour bar, for the tick labels at its ends [mm]
 COLOURS = 1.2 + BAR + 2.4 * LINE  # height of the bar with its tick labels and unit [mm]
@@ -59,7 +51,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class Sheet:
-    """A page with coordinates in millimetres from its upper left corner, inside of `EDGE`."""
+    """A sheet with coordinates in millimetres from its upper left corner, inside of `EDGE`."""
 
     def __init__(self, width: float, height: float):
         self.width, self.height = width, height
@@ -68,13 +60,13 @@ class Sheet:
         self.content = b""
 
     def axes(self, left: float, above: float, width: float, height: float) -> Axes:
-        """Add axes to a part of the page [mm]."""
+        """Add axes to a part of the sheet [mm]."""
         bottom = self.height - EDGE - above - height
         return self.figure.add_axes(
             ((left + EDGE) / self.width, bottom / self.height, width / self.width, height / self.height)
         )
 
-    def text(self, left: float, above: float, text: str, size: float = _SIZE, bold: bool = False) -> None:
+    def text(self, left: float, above: float, text: str, size: float = _SIZE) -> None:
         """Add text with its upper left corner at this position [mm]."""
         self.figure.text(
             (left + EDGE) / self.width,
@@ -83,7 +75,6 @@ class Sheet:
             va="top",
             linespacing=1.35 / 1.2,
             size=size,
-            weight="bold" if bold else "normal",
         )
 
     def colours(
@@ -146,7 +137,7 @@ def open_sheet(
         kind: file format of `Sheet.content`.
         headings: larger paragraphs above the facts, and their font sizes in multiples of the usual one.
     """
-    with _drawing():
+    with _ONE_AT_A_TIME, rc_context(_SETTINGS | {"font.family": _available_fonts()}):
         paragraphs = [(wrap_text(text, (width - 2 * EDGE) / times), times) for text, times in (*headings, (facts, 1))]
         sheet = Sheet(width, height + 1 + sum(len(lines) * LINE * times for lines, times in paragraphs) + 2 * EDGE)
         yield sheet
@@ -158,98 +149,6 @@ def open_sheet(
         undated: Any = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
         sheet.figure.savefig(out, format=kind, dpi=DPI, metadata=undated)
         sheet.content = out.getvalue()
-
-
-class Row(NamedTuple):
-    """A part of a document over its whole width.
-
-    Attributes:
-        height: [mm].
-        draw: called with the page and the distance from the page's upper edge [mm].
-    """
-
-    height: float
-    draw: Callable[[Sheet, float], None]
-
-
-def document(rows: Sequence[Row]) -> bytes:
-    """Lay out rows on A4 pages and return a PDF file. Deterministic."""
-    pages: list[list[Row]] = [[]]
-    for row in rows:
-        if pages[-1] and sum(one.height for one in pages[-1]) + row.height > CONTENT_HEIGHT:
-            pages.append([])
-        pages[-1].append(row)
-    out = io.BytesIO()
-    with _drawing(), PdfPages(out, metadata={"CreationDate": None}) as pdf:
-        for number, page in enumerate(pages, 1):
-            sheet, above = Sheet(*A4), _MARGIN
-            for row in page:
-                row.draw(sheet, above)
-                above += row.height
-            if len(pages) > 1:
-                sheet.text(_MARGIN, A4[1] - 10, f"{number} / {len(pages)}")
-            pdf.savefig(sheet.figure, dpi=DPI)
-    return out.getvalue()
-
-
-def text_rows(text: str, size: float = _SIZE, bold: bool = False) -> list[Row]:
-    """Lay out a paragraph as one row per line."""
-
-    def line_row(line: str) -> Row:
-        def draw(sheet: Sheet, above: float) -> None:
-            sheet.text(_MARGIN, above, line, size, bold)
-
-        return Row(LINE * size / _SIZE, draw)
-
-    with _drawing():
-        return [line_row(line) for line in wrap_text(text, CONTENT_WIDTH * _SIZE / size * (0.9 if bold else 1.0))]
-
-
-def picture_rows(tiles: Sequence[tuple[Image.Image, str]], columns: int) -> list[Row]:
-    """Lay out pictures side by side, each with text below. Line breaks are kept, and long lines are wrapped."""
-    across = CONTENT_WIDTH / columns
-    side = across - _GAP
-    rows = []
-    for first in range(0, len(tiles), columns):
-        some = tiles[first : first + columns]
-        with _drawing():
-            words = [[part for line in text.split("\n") for part in wrap_text(line, side)] for _, text in some]
-        heights = [min(side * picture.height / picture.width, _HIGHEST) for picture, _ in some]
-
-        def draw(
-            sheet: Sheet, above: float, some: Any = some, words: Any = words, heights: list[float] = heights
-        ) -> None:
-            for column, ((picture, _), lines, high) in enumerate(zip(some, words, heights, strict=True)):
-                left = _MARGIN + column * across
-                show_picture(sheet.axes(left, above, high * picture.width / picture.height, high), picture)
-                sheet.text(left, above + high + 0.7, "\n".join(lines))
-
-        rows.append(Row(max(heights) + max(map(len, words)) * LINE + 3, draw))
-    return rows
-
-
-def plot_row(height: float, plots: Sequence[Callable[[Axes], None]]) -> Row:
-    """Lay out plots side by side.
-
-    Args:
-        height: of the row, labels included [mm].
-        plots: functions that draw one plot each.
-    """
-    across = CONTENT_WIDTH / len(plots)
-
-    def draw(sheet: Sheet, above: float) -> None:
-        for column, plot in enumerate(plots):
-            left = _MARGIN + column * across + _LABELS
-            plot(sheet.axes(left, above + 5, across - _LABELS - _GAP, height - 5 - _LABELS))
-
-    return Row(height, draw)
-
-
-@contextmanager
-def _drawing() -> Iterator[None]:
-    """Apply our matplotlib settings, in one thread at a time."""
-    with _ONE_AT_A_TIME, rc_context(_SETTINGS | {"font.family": _available_fonts()}):
-        yield
 
 
 @cache

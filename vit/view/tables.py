@@ -1,35 +1,29 @@
-"""Export the numbers of pages as CSV, or as JSON with their provenance; without torch, for the page Runs."""
+"""Export the numbers of pages as CSV; without torch, for the page Runs."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vit.checkpoints.checkpoint import Checkpoint
     from vit.explain.head_statistics import Statistic
     from vit.explain.logit_lens import Lens
     from vit.view.contact_sheet import EvaluatedPicture
 
-Kind = Literal["CSV", "JSON"]
 Row = Mapping[str, str | int | float | bool | None]
 UNITS = {"distance": "px", "effect": "logits"}  # statistics that have a unit
 
 
-def encode(kind: Kind, rows: Sequence[Row], about: Mapping[str, Any]) -> bytes:
-    """Encode rows as a file, UTF-8.
+def encode(rows: Sequence[Row]) -> bytes:
+    """Encode rows as CSV, UTF-8.
 
     Args:
-        rows: all with the same keys, which include units; None is empty in CSV and null in JSON.
-        about: provenance; JSON has it beside `rows`, CSV omits it.
+        rows: all with the same keys, which include units; None is empty.
     """
-    if kind == "JSON":
-        return json.dumps({**about, "rows": [dict(row) for row in rows]}, ensure_ascii=False, indent=1).encode()
     out = io.StringIO()
     table = csv.DictWriter(out, rows[0] if rows else [], lineterminator="\n")
     table.writerow({name: _inert(name) for name in table.fieldnames})
@@ -47,11 +41,6 @@ def _inert(value: Any) -> Any:
     """
     formula = isinstance(value, str) and (value.lstrip()[:1] in ("=", "+", "-", "@") or value[:1] in ("\t", "\r"))
     return f"'{value}" if formula else value
-
-
-def facts_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the name and hashes of a checkpoint."""
-    return {"name": checkpoint.name, "sha256": checkpoint.hash, "identity": checkpoint.identity}
 
 
 def heads_table(by_name: Mapping[str, Statistic]) -> list[Row]:
