@@ -57,7 +57,7 @@ def arrange(
     by_path = {picture.path: picture for picture in pictures}
     root = PackedTree()
     for path in sorted(by_path):
-        root.add(path, "pictures")
+        root.add(path, "all_pictures")
     for path in sorted(tables):
         root.add(path, "tables")
     for path in others:

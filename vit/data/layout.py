@@ -11,8 +11,10 @@ from functools import reduce
 from os.path import splitext
 
 from vit.data.archive_names import check_class
+from vit.data.companions import parse
 from vit.data.file_names import OTHER_PICTURES, PICTURES, Parts, printable_name, printable_path
 from vit.data.folder_structure import (
+    Content,
     Layout,
     folder_list,
     from_folders,
@@ -21,7 +23,7 @@ from vit.data.folder_structure import (
     unknown_classes,
 )
 from vit.data.labelled_files import NoLabels, PictureLabels, agree, from_names, from_tables, name_numeric_classes
-from vit.data.picture_trees import NO_PICTURES, Tree, others_below, pictures_below, tables_below
+from vit.data.picture_trees import Tree, companions_below, others_below, pictures_below, stems, tables_below
 from vit.data.split_names import is_generic, split_name, without_split
 from vit.errors import InvalidDataset
 from vit.untrusted import brief_list
@@ -41,9 +43,8 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     """
     found = from_folders(root, where)
     layout = splits_in_names(found) or found
+    layout = _without_companions(layout)
     names, reason, only_splits = layout.classes, "", False
-    if _are_masks(names):
-        names = tuple(name for name in names if name.casefold() not in NO_PICTURES)
     if len(names) < 2 or set(layout.splits) <= {""}:
         only_splits = _are_splits(names)
         if len(names) < 2 or all(map(split_name, names)):
@@ -69,11 +70,32 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     return _note_unread(root, layout)
 
 
-def _are_masks(names: Iterable[str]) -> bool:
-    """Whether the folders contain pictures and their segmentation masks, instead of classes."""
-    every = set(names)
-    real = {name for name in every if name.casefold() not in NO_PICTURES}
-    return real != every and len(real) < 2 and all(map(is_generic, real))
+def _without_companions(layout: Layout) -> Layout:
+    """Leave out class folders whose pictures accompany those of the others, such as masks/ beside images/ or cats/."""
+    classes = next(iter(layout.splits.values()), {})
+    parsed = {name: parse(name) for name in classes}
+    plain = [name for name, own in parsed.items() if not own.words]
+    marked = [name for name, own in parsed.items() if own.words]
+    exact = {name for name in marked if not parsed[name].rest}
+    partners = {name: [other for other in plain if parsed[other].rest == parsed[name].rest] for name in marked}
+    found = set()
+    if len(plain) < 2 and all(map(is_generic, plain)):
+        found = exact if plain or len(exact) == len(marked) else set()
+    elif exact and len(plain) > 1:  # numbers as names would be those of several classes
+        found = {name for name in exact if _fits(name, plain, classes)}
+    elif len(marked) > 1 and all(own and _fits(name, own, classes) for name, own in partners.items()):
+        found = {*marked}
+    if not found:
+        return layout
+    splits = {split: {name: own[name] for name in own if name not in found} for split, own in layout.splits.items()}
+    note = f"No classes, as their pictures accompany those beside them: {folder_list(sorted(found))}."
+    return layout._replace(splits=splits, notes=(*layout.notes, note))
+
+
+def _fits(name: str, others: Iterable[str], classes: Mapping[str, Content]) -> bool:
+    """Whether each picture of a class has the name of exactly one picture of other classes."""
+    known = Counter(stem for other in others for stem in stems(pictures_of(classes[other])))
+    return all(known[stem] == 1 for stem in stems(pictures_of(classes[name])))
 
 
 def _are_splits(names: Iterable[str]) -> bool:
@@ -235,8 +257,9 @@ def no_test_pictures_error(where: str, layout: Layout) -> InvalidDataset:
 def left_out(root: Tree, layout: Layout) -> list[str]:
     """Describe the pictures that are in no class, one line per picture or large folder, and those of other formats."""
     used = {path for classes in layout.splits.values() for content in classes.values() for path in pictures_of(content)}
+    companions = {picture: why for picture, why in companions_below(root).items() if picture not in used}
     unused: dict[Parts, list[Parts]] = {}
-    for picture in sorted(set(pictures_below(root)) - used):
+    for picture in sorted(set(pictures_below(root)) - used - companions.keys()):
         unused.setdefault(picture[:-1], []).append(picture)
     why = "in none of the class folders" if _class_folders(layout) else "it has no class, or several"
     lines = []
@@ -245,6 +268,10 @@ def left_out(root: Tree, layout: Layout) -> list[str]:
             lines.append(f"{printable_path(path)}/: {len(own):,} pictures, {why}")
         else:
             lines += [f"{printable_path(picture)}: {why}" for picture in own]
+    kinds = Counter((picture[:-1], word) for picture, word in companions.items())
+    for (path, word), count in sorted(kinds.items()):
+        named = f"with `{word}` in their names " if word else ""
+        lines.append(f"{printable_path(path) or '.'}/: {count:,} pictures {named}accompany others")
     unread = Counter((path[:-1], splitext(path[-1])[1].lower()) for path in others_below(root))
     for (path, suffix), count in sorted(unread.items()):
         if suffix in OTHER_PICTURES:

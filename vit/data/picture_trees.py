@@ -1,43 +1,76 @@
 """Trees of pictures, in an archive or on disk, read lazily."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
+from os.path import splitext
 from pathlib import Path
 from typing import Literal
 
+from vit.data.companions import companions_among, parse
 from vit.data.file_names import Parts, is_ignored, is_picture, is_table
 from vit.untrusted import spend
 
-# Folders beside or within classes that contain none of their pictures.
-NO_PICTURES = {
-    "mask", "masks", "annotation", "annotations", "segmentation", "segmentations", "groundtruth", "ground_truth", "gt",
-    "trimaps", "thumbs", "thumbnails", "label", "labels",
-}  # fmt: skip
 
-
-class PackedTree:
-    """A folder in an archive.
+class _Folder:
+    """What trees have in common.
 
     Attributes:
         path: names of the folders from the root to this one.
         folders: subfolders.
-        pictures, tables, others: names of its files.
+        all_pictures, tables, others: names of its files.
     """
+
+    path: Parts
+    folders: Mapping[str, "Tree"]
+    all_pictures: list[str]
+
+    @cached_property
+    def companions(self) -> dict[str, str]:
+        """Pictures that accompany others in this folder, see `companions_among`."""
+        return companions_among(self.all_pictures, self.path[-1] if self.path else "")
+
+    @cached_property
+    def pictures(self) -> list[str]:
+        """Names of the other pictures."""
+        return [name for name in self.all_pictures if name not in self.companions]
+
+    @cached_property
+    def companion_folders(self) -> set[str]:
+        """Subfolders of pictures that accompany those beside them: masks/ beside images/, or lung masks/."""
+        parsed = {name: parse(name) for name in self.folders}
+        if not any(one.words for one in parsed.values()):
+            return set()
+        beside = [path for name, one in parsed.items() if not one.words for path in pictures_below(self.folders[name])]
+        plain = stems([*beside, *((name,) for name in self.pictures)])
+        return {
+            name
+            for name, one in parsed.items()
+            if one.words and plain and (not one.rest or stems(pictures_below(self.folders[name])) <= plain)
+        }
+
+
+def stems(pictures: Iterable[Parts]) -> set[Parts]:
+    """Return what distinguishes the names of pictures, and those of the pictures that accompany them."""
+    return {parse(splitext(path[-1])[0]).rest for path in pictures}
+
+
+class PackedTree(_Folder):
+    """A folder in an archive; complete before it is read."""
 
     def __init__(self, path: Parts = ()):
         self.path = path
         self.folders: dict[str, PackedTree] = {}
-        self.pictures: list[str] = []
+        self.all_pictures: list[str] = []
         self.tables: list[str] = []
         self.others: list[str] = []
 
     @property
     def holds_pictures(self) -> bool:
         """Whether the folder contains pictures directly."""
-        return bool(self.pictures)
+        return bool(self.all_pictures)
 
-    def add(self, path: Parts, kind: Literal["pictures", "tables", "others"]) -> None:
+    def add(self, path: Parts, kind: Literal["all_pictures", "tables", "others"]) -> None:
         """Add a file below this folder."""
         folder = self
         for name in path[:-1]:
@@ -47,7 +80,7 @@ class PackedTree:
         getattr(folder, kind).append(path[-1])
 
 
-class DiskTree:
+class DiskTree(_Folder):
     """A folder on disk, with the interface of `PackedTree`; symbolic links to parent folders are skipped."""
 
     def __init__(self, place: Path, path: Parts = (), around: tuple[str, ...] = ()):
@@ -76,12 +109,12 @@ class DiskTree:
         return folders, pictures, tables, others
 
     @property
-    def folders(self) -> dict[str, "DiskTree"]:
+    def folders(self) -> dict[str, "DiskTree"]:  # type: ignore[override]
         """Subfolders."""
         return self._entries[0]
 
     @property
-    def pictures(self) -> list[str]:
+    def all_pictures(self) -> list[str]:  # type: ignore[override]
         """Names of pictures, sorted."""
         return self._entries[1]
 
@@ -99,7 +132,7 @@ class DiskTree:
     def holds_pictures(self) -> bool:
         """Whether the folder contains pictures directly; stops at the first one."""
         if "_entries" in self.__dict__:
-            return bool(self.pictures)
+            return bool(self.all_pictures)
         with os.scandir(self.place) as entries:
             return any(is_picture(entry.name) and not entry.is_dir() for entry in entries)
 
@@ -116,7 +149,7 @@ def pictures_below(folder: Tree, all_of_them: bool = True) -> list[Parts]:
     spend()
     found = [(*folder.path, name) for name in folder.pictures]
     for name, inner in folder.folders.items():
-        if all_of_them or name.casefold() not in NO_PICTURES:
+        if all_of_them or name not in folder.companion_folders:
             found += pictures_below(inner, all_of_them)
     return sorted(found)
 
@@ -139,4 +172,14 @@ def others_below(folder: Tree) -> list[Parts]:
     found = [(*folder.path, name) for name in folder.others]
     for inner in folder.folders.values():
         found += others_below(inner)
+    return found
+
+
+def companions_below(folder: Tree) -> dict[Parts, str]:
+    """Map all pictures in a folder and below that accompany others to the word that says so; "" if a folder does."""
+    found = {(*folder.path, name): word for name, word in folder.companions.items()}
+    for name, inner in folder.folders.items():
+        found |= companions_below(inner)
+        if name in folder.companion_folders:
+            found |= dict.fromkeys(pictures_below(inner), "")
     return found

@@ -108,7 +108,12 @@ def is_generic(name: str) -> bool:
     (True, False)
     """
     words = [word.casefold() for word in _words(name)]
-    return bool(words) and all(word in _NEUTRAL for word in words)
+    return bool(words) and all(map(is_neutral, words))
+
+
+def is_neutral(word: str) -> bool:
+    """Whether a word only says that there are pictures."""
+    return word in _NEUTRAL
 
 
 def _words(name: str) -> list[str]:
