@@ -1,7 +1,6 @@
-"""Recognise pictures that accompany others, which no classifier trains on: masks, depth maps, annotations, thumbnails.
+"""Recognise pictures that accompany others, such as masks, depth maps and thumbnails: `cat_mask.png` beside `cat.png`.
 
-Their names are those of the other pictures with a word such as `mask` added. Without such a partner a picture stays:
-`mask_1.jpg` may be of a person with a mask.
+Without a picture of the same name beside it, a picture stays: `mask_1.jpg` may be of a person with a mask.
 """
 
 import re
@@ -10,83 +9,71 @@ from functools import lru_cache
 from os.path import splitext
 from typing import NamedTuple
 
-from vit.data.split_names import is_neutral
+from vit.data.split_names import NEUTRAL
 from vit.untrusted import spend
 
-WORDS = frozenset(
-    {
-        "mask", "masks", "annotation", "annotations", "segmentation", "segmentations", "groundtruth", "gt", "trimap",
-        "trimaps", "thumb", "thumbs", "thumbnail", "thumbnails", "label", "labels", "segmented", "seg", "segm", "segs",
-        "annotated", "depth", "depths", "disparity", "overlay", "overlays", "overlaid", "edge", "edges", "contour",
-        "contours", "outline", "saliency", "heatmap", "matte", "mattes", "bbox", "bboxes", "preview", "previews",
-        "superpixels", "parsing", "ann", "anno", "msk", "lbl",
-    }
-)  # fmt: skip
-_BESIDE = frozenset({"map", "maps", "rgb", "color", "colour", "original", "orig", "jpg", "png"})
-_LONG = "|".join(sorted((word for word in WORDS if len(word) > 3), key=len, reverse=True))
+COMPANION_WORDS = frozenset(
+    "mask masks msk annotation annotations annotated anno ann segmentation segmentations segmented segm segs seg "
+    "groundtruth gt trimap trimaps thumb thumbs thumbnail thumbnails preview previews label labels lbl depth depths "
+    "disparity overlay overlays edge edges contour contours outline saliency heatmap matte mattes bbox bboxes "
+    "superpixels parsing".split()
+)
+_NO_CONTENT = frozenset((*NEUTRAL, "map", "maps", "rgb", "color", "colour", "original", "orig", "jpg", "png"))
+_ANY = re.compile("|".join(sorted(COMPANION_WORDS)) + "|truth", re.IGNORECASE)  # faster than parsing every name
+_LONG = "|".join(sorted(word for word in COMPANION_WORDS if len(word) > 3))
 _COMPOUND = re.compile(f"({_LONG})(.+)|(.+?)({_LONG})")  # as depthcrop, or imagemask
-_ANY = re.compile("|".join(sorted(WORDS)) + "|truth", re.IGNORECASE)  # faster than to parse every name
 _TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+|\d+")
 
 
 class ParsedName(NamedTuple):
-    """The words and numbers of a name.
+    """A name in words and numbers.
 
     Attributes:
-        rest: without words for companions, and those such as "image" that distinguish no pictures.
-        before: as `rest`, but only as far as the first word for a companion.
-        words: for companions.
-        leading: whether such a word is the first.
+        rest: all but companion words and those such as "image", which distinguish no pictures.
+        before: those of them before the first companion word.
+        words: the companion words.
     """
 
     rest: tuple[str, ...]
     before: tuple[str, ...]
     words: tuple[str, ...]
-    leading: bool
 
 
 @lru_cache(maxsize=10_000)
 def parse(stem: str) -> ParsedName:
     """Parse the name of a folder, or of a picture without its suffix.
 
-    >>> parse("benign (1)_mask_2").before, parse("apple_1_depthcrop").rest, parse("ground truth").words
+    >>> parse("benign (1)_mask_2").before, parse("apple_1_depthcrop").rest, parse("Ground truth").words
     (('benign', '1'), ('apple', '1', 'crop'), ('groundtruth',))
     """
-    stem = re.sub(r"(?i)ground[\W_]*truth", "groundtruth", stem)
-    rest, words, end, leading = list[str](), list[str](), None, False
-    for place, token in enumerate(map(str.casefold, _TOKEN.findall(stem))):
-        known, other = token in WORDS and token, token
-        if not known and (compound := _COMPOUND.fullmatch(token)):
-            known, other = compound[1] or compound[4], compound[2] or compound[3]
-        if known:
-            leading |= not place
+    rest, words, end = list[str](), list[str](), None
+    for token in _TOKEN.findall(re.sub(r"(?i)ground[\W_]*truth", "groundtruth", stem)):
+        word = token.casefold()
+        compound = None if word in COMPANION_WORDS else _COMPOUND.fullmatch(word)
+        if word in COMPANION_WORDS or compound:
             end = len(rest) if end is None else end
-            words.append(known)
-        if other != known and not is_neutral(other) and other not in _BESIDE:
-            rest.append(other)
-    return ParsedName(tuple(rest), tuple(rest[:end]), tuple(words), leading)
+            words.append(compound[1] or compound[4] if compound else word)
+            word = compound[2] or compound[3] if compound else ""
+        if word and word not in _NO_CONTENT:
+            rest.append(word)
+    return ParsedName(tuple(rest), tuple(rest[:end]), tuple(words))
 
 
 def companions_among(pictures: Collection[str], folder: str) -> dict[str, str]:
-    """Find the pictures of a folder that accompany others in it.
+    """Return the pictures of a folder that accompany others in it, with the word that says so.
 
     Args:
         pictures: names of files.
-        folder: its name; pictures of class `mask` may begin with this word.
-
-    Returns:
-        The word that says so, by picture.
+        folder: its name; pictures of a class `mask` may begin with this word.
     """
-    plain, marked = set[tuple[str, ...]](), dict[str, ParsedName]()
-    own = set(parse(folder).words)
     if not any(map(_ANY.search, pictures)):
         return {}
+    own, plain, marked = {*parse(folder).words}, set[tuple[str, ...]](), dict[str, ParsedName]()
     for name in pictures:
         spend()
         parsed = parse(splitext(name)[0])
-        if parsed.words and not (parsed.leading and own & {*parsed.words}):
+        if parsed.words and (parsed.before or own.isdisjoint(parsed.words)):
             marked[name] = parsed
         else:
             plain.add(parsed.rest)
-    plain.discard(())
-    return {name: parsed.words[0] for name, parsed in marked.items() if {parsed.rest, parsed.before} & plain}
+    return {name: parsed.words[0] for name, parsed in marked.items() if {parsed.rest, parsed.before} & plain - {()}}

@@ -34,7 +34,7 @@ def _without_accents(text: str) -> str:
 # Among several candidates for testing, the first in this order is used.
 _ORDER = {_without_accents(word): order for order, word in enumerate((*_TRAIN, *_TEST, *_VALIDATION))}
 _EXACT = ("train", "test", "val", "valid", "validation")
-_NEUTRAL = (
+NEUTRAL = (
     "set", "sets", "data", "dataset", "image", "images", "img", "imgs", "picture", "pictures", "photo", "photos",
     "split", "folder", "dir", "samples", "daten", "datensatz", "bilder", "集", "数据", "数据集", "資料", "图片", "图像",
     "データ", "セット", "データセット", "画像", "데이터", "셋", "데이터셋",
@@ -76,7 +76,7 @@ def split_name(name: str) -> SplitName | None:
     orders = {_ORDER[word] for word in words if word in _ORDER}
     if len(orders) != 1:
         return None
-    others = tuple(word for word in words if word not in _ORDER and word not in _NEUTRAL)
+    others = tuple(word for word in words if word not in _ORDER and word not in NEUTRAL)
     return SplitName(orders.pop(), 2 if others else 1, others)
 
 
@@ -108,12 +108,7 @@ def is_generic(name: str) -> bool:
     (True, False)
     """
     words = [word.casefold() for word in _words(name)]
-    return bool(words) and all(map(is_neutral, words))
-
-
-def is_neutral(word: str) -> bool:
-    """Whether a word only says that there are pictures."""
-    return word in _NEUTRAL
+    return bool(words) and all(word in NEUTRAL for word in words)
 
 
 def _words(name: str) -> list[str]:
@@ -123,7 +118,7 @@ def _words(name: str) -> list[str]:
 
 def _without_suffix(word: str) -> str:
     """Return the word for a split in names such as "trainset" and "testdata"; else the word itself."""
-    for suffix in _NEUTRAL:
+    for suffix in NEUTRAL:
         if (stem := word.removesuffix(suffix)) in _ORDER:
             return stem
     return word

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
-from vit.data.companions import WORDS
+from vit.data.companions import COMPANION_WORDS
 from vit.data.file_names import Parts, is_picture, printable_name
 from vit.data.split_names import split_name
 from vit.untrusted import brief_list, spend
@@ -45,7 +45,7 @@ def file_column(
         cells = list(islice(named, _SOME))
         names = sum(is_picture(cell) or "/" in cell or "\\" in cell for cell in cells)
         words = {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", titles[column])}
-        meant = 0 if words & {*_USUAL, *WORDS} else 2 if words & _FILE else 1 if words & _KEY else 0
+        meant = 0 if words & {*_USUAL, *COMPANION_WORDS} else 2 if words & _FILE else 1 if words & _KEY else 0
         counts_rows = any(all(row[column] == str(n) for n, row in enumerate(rows, first)) for first in (0, 1))
         return 2 * names > len(cells), not _INDEX.fullmatch(titles[column]), meant, meant > 0 and not counts_rows
 
