@@ -12,12 +12,13 @@ from typing import NamedTuple
 from vit.data.split_names import NEUTRAL
 from vit.untrusted import spend
 
-COMPANION_WORDS = frozenset(
-    "mask masks msk annotation annotations annotated anno ann segmentation segmentations segmented segm segs seg "
-    "groundtruth gt trimap trimaps thumb thumbs thumbnail thumbnails preview previews label labels lbl depth depths "
-    "disparity overlay overlays edge edges contour contours outline saliency heatmap matte mattes bbox bboxes "
-    "superpixels parsing".split()
-)
+COMPANION_WORDS = {
+    "mask", "masks", "msk", "annotation", "annotations", "annotated", "anno", "ann", "segmentation",
+    "segmentations", "segmented", "segm", "segs", "seg", "groundtruth", "gt", "trimap", "trimaps", "thumb",
+    "thumbs", "thumbnail", "thumbnails", "preview", "previews", "label", "labels", "lbl", "depth", "depths",
+    "disparity", "overlay", "overlays", "edge", "edges", "contour", "contours", "outline", "saliency", "heatmap",
+    "matte", "mattes", "bbox", "bboxes", "superpixels", "parsing",
+}  # fmt: skip
 _NO_CONTENT = frozenset((*NEUTRAL, "map", "maps", "rgb", "color", "colour", "original", "orig", "jpg", "png"))
 _ANY = re.compile("|".join(sorted(COMPANION_WORDS)) + "|truth", re.IGNORECASE)  # faster than parsing every name
 _LONG = "|".join(sorted(word for word in COMPANION_WORDS if len(word) > 3))

@@ -14,6 +14,7 @@ from vit.data.archive_names import check_class
 from vit.data.companions import parse
 from vit.data.file_names import OTHER_PICTURES, PICTURES, Parts, printable_name, printable_path
 from vit.data.folder_structure import (
+    NO_CLASS_FOLDERS,
     Content,
     Layout,
     folder_list,
@@ -22,12 +23,23 @@ from vit.data.folder_structure import (
     splits_in_names,
     unknown_classes,
 )
-from vit.data.labelled_files import NoLabels, PictureLabels, agree, from_names, from_tables, name_numeric_classes
-from vit.data.picture_trees import Tree, companions_below, others_below, pictures_below, stems, tables_below
+from vit.data.labelled_files import (
+    PERSON,
+    NoLabels,
+    PictureLabels,
+    agree,
+    from_names,
+    labels_in,
+    list_tables,
+    name_numeric_classes,
+)
+from vit.data.picture_trees import Tree, companions_below, others_below, pictures_below, stems, tables_below, walk
+from vit.data.split_lists import split_by_lists
 from vit.data.split_names import is_generic, split_name, without_split
 from vit.errors import InvalidDataset
 from vit.untrusted import brief_list
 
+_HASH = re.compile("[0-9a-f]{1,3}|[0-9a-f-]{8,}", re.IGNORECASE)
 _LISTED = 20  # excluded pictures per folder that a message lists; of more it states the number
 
 
@@ -41,9 +53,10 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     Raises:
         InvalidDataset: fewer than two classes, or it is ambiguous which folders are the classes.
     """
+    if _are_hashes(root) and isinstance(labelled := _from_files(root, read), PictureLabels):
+        return _split(labelled, where)
     found = from_folders(root, where)
-    layout = splits_in_names(found) or found
-    layout = _without_companions(layout)
+    layout = _without_companions(splits_in_names(found) or found)
     names, reason, only_splits = layout.classes, "", False
     if len(names) < 2 or set(layout.splits) <= {""}:
         only_splits = _are_splits(names)
@@ -52,10 +65,6 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
         elif _are_parts(names):
             labelled = _from_files(root, read, doubtful=False)
             layout = _note_file_names(layout)
-        elif contradicting := _contradicting_table(root, layout, read):
-            labelled = contradicting
-            if not all(map(str.isdecimal, names)):  # numbers, as of years, are more likely parts
-                raise _two_sources(names, labelled, where)
         else:
             labelled = NoLabels()
             layout = _note_doubtful(layout)
@@ -67,7 +76,22 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     for split in layout.splits.values():
         if unknown := sorted(set(split) - set(names)):
             raise unknown_classes(unknown, where)
-    return _note_unread(root, layout)
+    layout = _note_unread(root, layout)
+    return _with_tables(root, layout, read, where) if set(layout.splits) == {""} else layout
+
+
+def _are_hashes(root: Tree) -> bool:
+    """Whether all pictures are in folders named by hashes, or by the first characters of the pictures' own names."""
+    hexadecimal = False
+    for folder in walk(root):
+        if folder.holds_pictures:
+            if not folder.path or not _HASH.fullmatch(folder.path[-1]):
+                return False
+            starts = tuple("".join(folder.path[depth:]).casefold() for depth in range(len(folder.path)))
+            if len(folder.path[-1]) < 8 and not all(name.casefold().startswith(starts) for name in folder.pictures):
+                return False
+            hexadecimal |= not folder.path[-1].isdecimal()
+    return hexadecimal
 
 
 def _without_companions(layout: Layout) -> Layout:
@@ -104,6 +128,8 @@ def _are_splits(names: Iterable[str]) -> bool:
     for name in names:
         split = split_name(name)
         if split is None:
+            if parse(name).words:
+                continue  # gt_bbox/ beside query/
             return False
         kinds.setdefault(without_split(name).casefold() if split.rank == 2 else "", set()).add(split.kind)
     return "" in kinds or any(len(own) > 1 for own in kinds.values())
@@ -132,7 +158,7 @@ def _note_file_names(layout: Layout) -> Layout:
     """Add a note if file names give other classes than the folders."""
     folders = _folders_of(layout)
     named = from_names(list(folders))
-    if named is None or _agrees(named, folders):
+    if named is None or _agrees(named.labels, folders):
         return layout
     labels = brief_list(sorted({printable_name(label) for label, _ in named.labels.values()}))
     classes = folder_list(layout.classes)
@@ -140,16 +166,29 @@ def _note_file_names(layout: Layout) -> Layout:
     return layout._replace(notes=(*layout.notes, note))
 
 
-def _contradicting_table(root: Tree, layout: Layout, read: Callable[[Parts], bytes]) -> PictureLabels | None:
-    """Find a table beside class folders whose column `label` gives most pictures other classes than the folders do."""
-    tables = tables_below(root, {folder.path for folder in _class_folders(layout)})
-    if not tables:
-        return None  # without listing the pictures
+def _with_tables(root: Tree, layout: Layout, read: Callable[[Parts], bytes], where: str) -> Layout:
+    """Split class folders by the tables beside them.
+
+    Raises:
+        InvalidDataset: a column `label` gives most pictures other classes than the folders do.
+    """
+    if not (tables := tables_below(root, {folder.path for folder in _class_folders(layout)})):
+        return layout  # without listing the pictures
     folders = _folders_of(layout)
-    labelled = from_tables(list(folders), tables, read, "label")
-    if isinstance(labelled, NoLabels) or 2 * len(labelled.labels) < len(folders) or _agrees(labelled, folders):
-        return None
-    return labelled
+    others = set(pictures_below(root, all_of_them=False)) - folders.keys()
+    listings = list_tables([*folders, *sorted(others)], tables, read)
+    labelled = labels_in(listings, len(folders), "label")
+    if isinstance(labelled, PictureLabels):
+        own = {picture: label for picture, label in labelled.labels.items() if picture in folders}
+        if 2 * len(own) >= len(folders) and not _agrees(own, folders):
+            if not all(map(str.isdecimal, layout.classes)):  # numbers, as of years, are more likely parts
+                raise _two_sources(layout.classes, labelled, where)
+            return _split(labelled, where)
+    listed = split_by_lists(folders, others, listings)
+    if not listed.tables:
+        return layout._replace(notes=(*layout.notes, *listed.notes))
+    notes = (note for note in layout.notes if NO_CLASS_FOLDERS not in note)
+    return _split(listed._replace(notes=(*notes, *listed.notes)), where)
 
 
 def _class_folders(layout: Layout) -> list[Tree]:
@@ -161,8 +200,8 @@ def _folders_of(layout: Layout) -> dict[Parts, str]:
     return {picture: name for name, content in layout.splits[""].items() for picture in pictures_of(content)}
 
 
-def _agrees(labelled: PictureLabels, folders: Mapping[Parts, str]) -> bool:
-    return agree([(label, folders[picture]) for picture, (label, _) in labelled.labels.items()])
+def _agrees(labels: Mapping[Parts, tuple[str, str]], folders: Mapping[Parts, str]) -> bool:
+    return agree([(label, folders[picture]) for picture, (label, _) in labels.items()])
 
 
 def _two_sources(names: Sequence[str], labelled: PictureLabels, where: str) -> InvalidDataset:
@@ -188,11 +227,21 @@ def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = Tru
         doubtful: whether to accept a class column with any title, and file names.
     """
     pictures = pictures_below(root, all_of_them=False)
-    labelled = from_tables(pictures, tables_below(root), read, "any" if doubtful else "usual")
+    companions = [picture for picture, word in companions_below(root).items() if word]  # that a table may name
+    listings = list_tables([*pictures, *companions], tables_below(root), read)
+    labelled = labels_in(listings, len(pictures), "any" if doubtful else "usual")
     if isinstance(labelled, PictureLabels):
         equal = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
-        return NoLabels() if 2 * equal > len(labelled.labels) else name_numeric_classes(labelled)
-    return (from_names(pictures) or labelled) if doubtful and not labelled.by_table else labelled
+        if 2 * equal > len(labelled.labels):
+            return NoLabels()
+        labelled = name_numeric_classes(labelled)
+    elif doubtful and not labelled.by_table:
+        labelled = from_names(pictures) or labelled
+    if isinstance(labelled, NoLabels) or any(split for _, split in labelled.labels.values()):
+        return labelled
+    listed = split_by_lists({picture: label for picture, (label, _) in labelled.labels.items()}, (), listings)
+    tables = (*labelled.tables, *listed.tables)
+    return PictureLabels(listed.labels, (*labelled.notes, *listed.notes), tables)
 
 
 def _split(labelled: PictureLabels, where: str) -> Layout:
@@ -231,6 +280,10 @@ def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, w
     message = f"{where} has {folder_count}, and a classifier needs at least two. "
     if only_splits:
         message = f"{where} has only folders of splits ({folder_list(names)}), and no class folders in them. "
+        if persons := [path[-1] for path in pictures_below(root) if PERSON.match(path[-1])]:
+            return (
+                f"{message}Names such as {printable_name(persons[0])} begin with identities: make one folder for each."
+            )
     if reason:
         return message + reason
     kinds = Counter(splitext(path[-1])[1].lower() for path in others_below(root))
@@ -261,7 +314,7 @@ def left_out(root: Tree, layout: Layout) -> list[str]:
     unused: dict[Parts, list[Parts]] = {}
     for picture in sorted(set(pictures_below(root)) - used - companions.keys()):
         unused.setdefault(picture[:-1], []).append(picture)
-    why = "in none of the class folders" if _class_folders(layout) else "it has no class, or several"
+    why = "in none of the class folders" if _class_folders(layout) else "it has no class, several, or no split"
     lines = []
     for path, own in unused.items():
         if len(own) > _LISTED:

@@ -1,13 +1,13 @@
 """Determine the roles of a table's columns: file names, classes and splits."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
 from vit.data.companions import COMPANION_WORDS
 from vit.data.file_names import Parts, is_picture, printable_name
-from vit.data.split_names import split_name
+from vit.data.split_names import split_kinds, split_name
 from vit.untrusted import brief_list, spend
 
 Accepted = Literal["any", "usual", "label"]  # titles of a class column: any, a common one, or `label` only
@@ -20,6 +20,10 @@ _FILE = {
     "img", "imageid", "imagename", "imagepath", "picture", "photo", "datei", "dateiname", "bild",
 }  # fmt: skip
 _KEY = {"id", "ids", "name", "names", "key", "code", "uid"}
+_SPLITS = {"split", "splits", "partition", "fold", "folds", "kfold", "subset", "setid"}
+_FLAGS = {"0", "1", "0.0", "1.0", "true", "false", "True", "False"}
+_LIST = re.compile(r"(?:\{\"choices\": *)?\[(.*)\]\}?")  # the first part as in Label Studio's CSV
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _INDEX = re.compile(r"|unnamed: ?\d+|index|level_\d+", re.IGNORECASE)  # as pandas names the numbers of rows
 _SOME = 1000  # rows sampled for the form of names
 _MOST_NUMBERS = 20  # maximum number of different numbers in a class column, unless its name is a common one
@@ -44,7 +48,7 @@ def file_column(
         named = (row[column] for row, picture in zip(rows, found[column], strict=True) if picture)
         cells = list(islice(named, _SOME))
         names = sum(is_picture(cell) or "/" in cell or "\\" in cell for cell in cells)
-        words = {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", titles[column])}
+        words = _words(titles[column])
         meant = 0 if words & {*_USUAL, *COMPANION_WORDS} else 2 if words & _FILE else 1 if words & _KEY else 0
         counts_rows = any(all(row[column] == str(n) for n, row in enumerate(rows, first)) for first in (0, 1))
         return 2 * names > len(cells), not _INDEX.fullmatch(titles[column]), meant, meant > 0 and not counts_rows
@@ -57,6 +61,15 @@ def file_column(
     return max(best, key=lambda column: (sum(map(bool, found[column])), -column))
 
 
+def _words(title: str) -> set[str]:
+    return {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", title)}
+
+
+def is_usual(title: str) -> bool:
+    """Whether a title is a common one for classes."""
+    return not _words(title).isdisjoint(_USUAL)
+
+
 def title_of(column: int, titles: Sequence[str] | None) -> str:
     """Return the printable title of a column; its number from 1 without one."""
     return printable_name(titles[column]) if titles and titles[column] else str(column + 1)
@@ -67,16 +80,64 @@ def is_set(cell: str) -> bool:
     return cell.casefold() in ("1", "1.0", "true", "yes")
 
 
-def are_splits(cells: Sequence[str]) -> bool:
-    """Whether all cells that are not empty name splits, and at least two different ones."""
-    names = set(cells) - {""}
-    return len(names) > 1 and all((split := split_name(name)) and split.rank < 2 for name in names)
-
-
 def names_splits(column: int, columns: Sequence[str] | None) -> bool:
     """Whether a column's name suggests splits, whose values may be unknown numbers."""
     words = set(re.split(r"[\W_]+", columns[column].casefold())) if columns else set()
-    return bool(words & {"split", "partition", "fold", "kfold", "subset"}) or words == {"data", "set"}
+    return bool(words & {"split", "splits", "partition", "fold", "folds", "kfold", "subset", "setid"}) or words == {
+        "data",
+        "set",
+    }
+
+
+def splits_in(
+    column: int, values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, name: str
+) -> dict[str, str]:
+    """Return the split that each cell of a column names; empty if it is no column of splits.
+
+    It may have 0 and 1 and a title such as `is_train`, unless other columns have them too: these are classes.
+
+    Args:
+        name: of the table, instead of a title if it has none, as in train_test_split.txt.
+    """
+    cells = set(values[column]) - {""}
+    named = {cell: split.kind for cell in cells if (split := split_name(cell)) and split.rank < 2}
+    if len(named) == len(cells) > 1:
+        return dict(named)
+    flags = [one for one, own in values.items() if len({*own} - {""}) > 1 and {*own} <= {"", *_FLAGS}]
+    kinds = {one: split_kinds(columns[one] if columns else name) for one in flags}
+    if column not in kinds or not all(kinds.values()):
+        return {}
+    other = "train" if kinds[column][0] == "test" else "test"
+    return {cell: kinds[column][0] if is_set(cell) else other for cell in cells}
+
+
+def classes_in(cells: Iterable[str]) -> dict[str, set[str]]:
+    """Map the different cells of a class column to their classes.
+
+    A cell has several if it is written as a list, or with separators between names that are classes by themselves.
+    """
+    found = {}
+    for cell in {*cells} - {""}:
+        if inner := _LIST.fullmatch(cell):
+            parts = _QUOTED.findall(inner[1]) or inner[1].split("," if "," in inner[1] else None)
+            parts = [part.strip("'\"") for part in parts]
+        else:
+            parts = re.split("[|;]", cell)
+        found[cell] = {*map(str.strip, parts)} - {""}
+    for mark, share in ((",", 1), ("[/+&]", 1), (r"\s", 2)):
+        spend()
+        single = {name for own in found.values() if len(own) == 1 for name in own}
+        joined = {name: {*map(str.strip, re.split(mark, name))} - {""} for name in single}
+        joined = {name: own for name, own in joined.items() if len(own) > 1}
+        varied = len({len(own) for own in joined.values()}) > 1 or len(single) > len(joined)
+        recurring = varied and share * len(set().union(*joined.values())) < len(joined)
+        usual = recurring or 2 * sum(own <= single for own in joined.values()) > len(joined)
+        for cell, own in found.items():
+            parts = joined.get(*own, set()) if len(own) == 1 else set()
+            whole = usual or (mark == r"\s" and "_" in cell)  # instead of a space in a name
+            if parts <= single or recurring or (whole and parts & single):
+                found[cell] = parts or own
+    return found
 
 
 def label_columns(
@@ -95,7 +156,7 @@ def label_columns(
         return exact[:1] or "has no column `label`."
     if named:
         return _one_of(named, values, columns, exact)
-    flags = [c for c, own in different.items() if own and own <= {"0", "1", "0.0", "1.0", "true", "false"}]
+    flags = [c for c, own in different.items() if own and own <= _FLAGS]
     if len(flags) > 1 and columns:
         counts = [0] * len(values[flags[0]])
         for column in flags:

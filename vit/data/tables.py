@@ -21,6 +21,7 @@ _MOST_UNITS = 7_000_000  # of 50 bytes that a parsed JSON table takes, see `_par
 _MOST_FOREIGN = 10_000  # lines used to detect the encoding
 _LOOKED_AT = 20  # lines used to detect the separator
 _FIRST = re.compile(r"(.+?\.[A-Za-z]{3,4}|\S+) (.+)")
+_CHOICES = ("choices", "rectanglelabels", "polygonlabels", "brushlabels", "labels")  # of Label Studio
 _LISTS = ("annotations", "images", "labels", "data", "items", "samples")
 
 
@@ -60,7 +61,7 @@ def read_table(content: bytes, suffix: str) -> Table | None:
         raise _too_long("rows", _MOST_ROWS)
     rows = _lines(_text(content), spaces=suffix == ".txt")
     width = max(map(len, rows), default=0)
-    if not 2 <= width <= _MOST_COLUMNS:
+    if not 1 <= width <= _MOST_COLUMNS:
         return None
     _limit_cells(len(rows), width)
     return Table([(*row, *[""] * (width - len(row))) for row in rows])
@@ -158,7 +159,8 @@ def _from_json(value: Any) -> Table | None:
     if not isinstance(value, list) or not value:
         return None
     if all(isinstance(row, dict) for row in value):
-        return _from_objects(value)
+        tasks = [_from_task(row) for row in value if isinstance(row.get("data"), dict) and "annotations" in row]
+        return _from_objects(tasks or value)
     if all(isinstance(row, list) and len(row) == len(value[0]) > 1 for row in value):
         return Table([tuple(map(_cell, row)) for row in value])
     return None
@@ -179,6 +181,23 @@ def _from_objects(rows: Sequence[dict[str, Any]]) -> Table | None:
 def _row(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     spend()
     return tuple([_cell(row.get(name, "")) for name in columns])
+
+
+def _from_task(task: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a picture in Label Studio's JSON: its file, and the choices of all annotators.
+
+    Source: labelstud.io/guide/export, "JSON".
+    """
+    inner, choices = [task["annotations"]], list[str]()
+    while inner:
+        spend()
+        value = inner.pop()
+        if isinstance(value, list):
+            inner += value
+        elif isinstance(value, dict):
+            inner += [value[key] for key in ("result", "value") if key in value and not value.get("was_cancelled")]
+            choices += [_cell(one) for key in _CHOICES for one in _as_list(value.get(key, []))]
+    return {**task["data"], "label": "|".join(sorted({*choices} - {""}))}
 
 
 def _from_coco(value: dict[str, Any]) -> Table | None:
@@ -202,4 +221,6 @@ def _cell(value: Any) -> str:
     """Convert a JSON value to the text of a cell; "" for other types."""
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
+    if isinstance(value, dict) and isinstance(value.get("choices"), list):  # Label Studio's JSON-MIN
+        return "|".join(sorted(map(_cell, value["choices"])))
     return str(value).strip() if isinstance(value, str | int | float) else ""
