@@ -19,7 +19,7 @@ from PIL import Image
 
 from vit.data import labelled_files, shards, tables
 from vit.data.import_archive import import_dataset
-from vit.data.labelled_files import NoLabels, PictureLabels, from_tables
+from vit.data.labelled_files import NoLabels, PictureLabels, labels_in, list_tables
 from vit.data.name_encodings import encoding_of
 from vit.data.table_columns import _is_number
 from vit.data.tables import TableTooLong, read_table
@@ -101,6 +101,12 @@ def test_limit_of_work_is_not_taken_for_damage() -> None:
 
 
 # --- Tables -------------------------------------------------------------------------------------------------------
+
+
+def from_tables(
+    pictures: list[tuple[str, ...]], tables: list[tuple[str, ...]], read: Callable[[tuple[str, ...]], bytes]
+) -> PictureLabels | NoLabels:
+    return labels_in(list_tables(pictures, tables, read), pictures, "any")
 
 
 def test_equal_names_in_many_folders_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,10 +107,9 @@ class Listings(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """Content of one table: classes of each picture, and splits from a column."""
+    """Content of one table: classes of each picture."""
 
     classes: dict[Parts, set[str]]
-    splits: dict[Parts, str]
     note: str
 
 
@@ -164,23 +163,11 @@ def list_tables(pictures: Iterable[Parts], tables: Iterable[Parts], read: Callab
     return found
 
 
-def from_tables(
-    pictures: Sequence[Parts], tables: Sequence[Parts], read: Callable[[Parts], bytes], accepted: Accepted = "any"
-) -> PictureLabels | NoLabels:
-    """Find tables that list these pictures and their classes.
+def labels_in(listings: Listings, pictures: Collection[Parts], accepted: Accepted) -> PictureLabels | NoLabels:
+    """Read the classes in tables; only folders determine the splits.
 
     Args:
-        read: returns the content of a table; raises OSError or Unreadable.
-        accepted: titles of a class column.
-    """
-    return labels_in(list_tables(pictures, tables, read), len(pictures), accepted) if pictures else NoLabels()
-
-
-def labels_in(listings: Listings, count: int, accepted: Accepted) -> PictureLabels | NoLabels:
-    """Read the classes in tables.
-
-    Args:
-        count: of all pictures.
+        pictures: all of which the tables should name the class.
         accepted: titles of a class column.
     """
     found = [(one.path, _read(one, accepted)) for one in listings.tables if one.values or one.unknown]
@@ -192,19 +179,18 @@ def labels_in(listings: Listings, count: int, accepted: Accepted) -> PictureLabe
         kinds = ("unread", "unmatched", "single", "left")
         others = [reason for kind in kinds for reason in listings.others[kind].values()]
         return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(*others[:1])
-    merged = _merged(readings, count)
+    merged = _merged(readings, pictures)
     failed += listings.others["left"].values()
     return merged._replace(notes=(*merged.notes, *failed)) if isinstance(merged, PictureLabels) else merged
 
 
-def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels | NoLabels:
+def _merged(readings: list[tuple[Parts, _Reading]], pictures: Collection[Parts]) -> PictureLabels | NoLabels:
     """Merge several tables about the same pictures; the longest takes precedence."""
     readings.sort(key=lambda one: -len(one[1].classes))
     labels: dict[Parts, tuple[str, str]] = {}
     notes, used, several = list[str](), list[Parts](), set[Parts]()
     for path, reading in readings:
         spend()
-        by_table = split_name(PurePosixPath(path[-1]).stem)
         pairs = {
             picture: (labels[picture][0], next(iter(names)) if len(names) == 1 else "")
             for picture, names in reading.classes.items()
@@ -217,8 +203,6 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
                 f"{printable_path(other)}. Leave one.",
                 by_table=True,
             )
-        for picture in pairs if by_table else ():
-            labels[picture] = labels[picture][0], labels[picture][1] or by_table.kind  # type: ignore[union-attr]
         own = {picture: names for picture, names in reading.classes.items() if picture not in labels}
         if not own:
             continue
@@ -227,8 +211,7 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
                 several.add(picture)
                 continue
             by_folder = split_of(name for name in picture[:-1] if (known := split_name(name)) and known.rank < 2)
-            usual = (by_folder or by_table).kind if by_folder or by_table else ""  # type: ignore[union-attr]
-            labels[picture] = next(iter(names)), reading.splits.get(picture, usual)
+            labels[picture] = next(iter(names)), by_folder.kind if by_folder else ""
         notes.append(reading.note)
         used.append(path)
     several -= set(labels)
@@ -238,8 +221,8 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
     if several:
         verb = "has" if len(several) == 1 else "have"
         notes.append(f"{len(several):,} of the pictures {verb} several classes there and cannot be used.")
-    if unnamed := count - len(labels) - len(several):
-        notes.append(f"No class is given there for {unnamed:,} of {count:,} pictures.")
+    if unnamed := len({*pictures} - labels.keys() - several):
+        notes.append(f"No class is given there for {unnamed:,} of {len(pictures):,} pictures.")
     if len({label for label, _ in labels.values()}) > 1:
         return PictureLabels(labels, tuple(notes), tuple(used))
     if several:
@@ -399,7 +382,7 @@ def _read(listing: Listing, accepted: Accepted) -> _Reading | str:
             if names.get(cell):
                 classes[picture] |= names[cell]
     title = ", ".join(title_of(column, columns) for column in (listing.files, *chosen[:3])) + ", …" * (len(chosen) > 3)
-    return _Reading(classes, dict(listing.splits), f"Classes are from {shown} (columns {title}).")
+    return _Reading(classes, f"Classes are from {shown} (columns {title}).")
 
 
 def _without_missing(cells: list[str]) -> list[str]:

@@ -177,7 +177,7 @@ def _with_tables(root: Tree, layout: Layout, read: Callable[[Parts], bytes], whe
     folders = _folders_of(layout)
     others = set(pictures_below(root, all_of_them=False)) - folders.keys()
     listings = list_tables([*folders, *sorted(others)], tables, read)
-    labelled = labels_in(listings, len(folders), "label")
+    labelled = labels_in(listings, folders, "label")
     if isinstance(labelled, PictureLabels):
         own = {picture: label for picture, label in labelled.labels.items() if picture in folders}
         if 2 * len(own) >= len(folders) and not _agrees(own, folders):
@@ -229,7 +229,7 @@ def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = Tru
     pictures = pictures_below(root, all_of_them=False)
     companions = [picture for picture, word in companions_below(root).items() if word]  # that a table may name
     listings = list_tables([*pictures, *companions], tables_below(root), read)
-    labelled = labels_in(listings, len(pictures), "any" if doubtful else "usual")
+    labelled = labels_in(listings, pictures, "any" if doubtful else "usual")
     if isinstance(labelled, PictureLabels):
         equal = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
         if 2 * equal > len(labelled.labels):

@@ -104,7 +104,8 @@ def splits_in(
     if len(named) == len(cells) > 1:
         return dict(named)
     flags = [one for one, own in values.items() if len({*own} - {""}) > 1 and {*own} <= {"", *_FLAGS}]
-    kinds = {one: split_kinds(columns[one] if columns else name) for one in flags}
+    by_name = split_kinds(name) if len({*split_kinds(name)}) > 1 else []
+    kinds = {one: split_kinds(columns[one]) if columns else by_name for one in flags}
     if column not in kinds or not all(kinds.values()):
         return {}
     other = "train" if kinds[column][0] == "test" else "test"

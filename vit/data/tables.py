@@ -151,11 +151,11 @@ def _from_json(value: Any) -> Table | None:
                 return table
         if value and all(isinstance(inner, dict) for inner in value.values()):
             return _from_objects([{"key": name, **inner} for name, inner in value.items()])
-        pairs = ((name, _cell(one)) for name, inner in value.items() for one in _as_list(inner))
+        pairs = ((name, *map(_cell, _as_list(one))) for name, inner in value.items() for one in _as_list(inner))
         rows: list[tuple[str, ...]] = list(islice(pairs, _MOST_ROWS + 1))
         if len(rows) > _MOST_ROWS:
             raise _too_long("rows", _MOST_ROWS)
-        return Table(rows) if rows else None
+        return Table(rows) if len({len(row) for row in rows}) == 1 else None
     if not isinstance(value, list) or not value:
         return None
     if all(isinstance(row, dict) for row in value):
