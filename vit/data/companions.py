@@ -12,12 +12,16 @@ from typing import NamedTuple
 from vit.data.split_names import NEUTRAL
 from vit.untrusted import spend
 
+NO_PICTURES = {  # names of folders without pictures of a class
+    "mask", "masks", "annotation", "annotations", "segmentation", "segmentations", "groundtruth", "gt", "trimaps",
+    "thumbs", "thumbnails", "label", "labels",
+}  # fmt: skip
 COMPANION_WORDS = {
-    "mask", "masks", "msk", "annotation", "annotations", "annotated", "anno", "ann", "segmentation",
-    "segmentations", "segmented", "segm", "segs", "seg", "groundtruth", "gt", "trimap", "trimaps", "thumb",
-    "thumbs", "thumbnail", "thumbnails", "preview", "previews", "label", "labels", "lbl", "depth", "depths",
-    "disparity", "overlay", "overlays", "edge", "edges", "contour", "contours", "outline", "saliency", "heatmap",
-    "matte", "mattes", "bbox", "bboxes", "superpixels", "parsing",
+    *NO_PICTURES, "alpha", "ann", "anno", "annotated", "bbox", "bboxes", "boundary", "contour", "contours",
+    "depth", "depths", "disparity", "edge", "edges", "heatmap", "instances", "keypoints", "landmarks", "lbl",
+    "matte", "mattes", "msk", "normals", "outline", "overlay", "overlays", "parsing", "pred", "prediction",
+    "preview", "previews", "roi", "saliency", "seg", "segm", "segmented", "segs", "semantic", "silhouette",
+    "skeleton", "superpixels", "thumb", "thumbnail", "trimap",
 }  # fmt: skip
 _NO_CONTENT = frozenset((*NEUTRAL, "map", "maps", "rgb", "color", "colour", "original", "orig", "jpg", "png"))
 _ANY = re.compile("|".join(sorted(COMPANION_WORDS)) + "|truth", re.IGNORECASE)  # faster than parsing every name

@@ -18,7 +18,6 @@ from vit.untrusted import brief_list, spend
 
 Content = Tree | list[Parts]  # of a class: its folder including subfolders, or a list of pictures
 Classes = dict[str, Content]
-NO_CLASS_FOLDERS = "has no folders of these classes"  # the end of a note on a split
 
 
 class Layout(NamedTuple):
@@ -135,7 +134,7 @@ def _splits(root: Tree, where: str) -> Layout | None:
         for name, found in plain:
             if len(found) > 1:
                 raise unknown_classes(sorted(found), f"{where}, in {printable_name(name)}/,")
-        return Layout({"": dict(classes)}, (f"{printable_name(plain[0][0])}/ {NO_CLASS_FOLDERS}.",))
+        return Layout({"": dict(classes)}, (f"{printable_name(plain[0][0])}/ has no folders of these classes.",))
     if learnt.rank == 2:
         return None
     siblings = {name: folder for name, folder in inner.items() if name != own}

@@ -77,7 +77,7 @@ class Listing(NamedTuple):
     Attributes:
         path: of the table.
         pictures: one per row.
-        splits: (picture, split) pairs from a column.
+        splits: (picture, split) pairs, from a column or the table's name.
         values: cells of each column but those of file names and splits, one per picture.
         columns: titles, if it has any.
         files: the column of file names.
@@ -92,11 +92,9 @@ class Listing(NamedTuple):
     files: int
     unknown: str
 
-    @property
-    def split(self) -> str:
-        """The split that the table's name names, or ""."""
-        own = split_name(PurePosixPath(self.path[-1]).stem)
-        return own.kind if own else ""
+    def title(self, column: int) -> str:
+        """Return what identifies a column among those of other tables: its title, or its number from 1 without one."""
+        return title_of(column, self.columns)
 
 
 class Listings(NamedTuple):
@@ -359,7 +357,7 @@ def _list(table: Table, path: Parts, index: _Index) -> Listing | str | None:
         for column, own in islice(known.items(), 1)
         for picture, cell in zip(named_pictures, values[column], strict=True)
         if cell in own
-    ]
+    ] or [(picture, split) for picture in named_pictures if split]
     values = {column: own for column, own in values.items() if column not in known and column not in unknown}
     return Listing(
         path, named_pictures, splits, values, columns, files, title_of(unknown[0], columns) if unknown else ""

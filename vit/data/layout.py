@@ -14,7 +14,6 @@ from vit.data.archive_names import check_class
 from vit.data.companions import parse
 from vit.data.file_names import OTHER_PICTURES, PICTURES, Parts, printable_name, printable_path
 from vit.data.folder_structure import (
-    NO_CLASS_FOLDERS,
     Content,
     Layout,
     folder_list,
@@ -185,10 +184,8 @@ def _with_tables(root: Tree, layout: Layout, read: Callable[[Parts], bytes], whe
                 raise _two_sources(layout.classes, labelled, where)
             return _split(labelled, where)
     listed = split_by_lists(folders, others, listings)
-    if not listed.tables:
-        return layout._replace(notes=(*layout.notes, *listed.notes))
-    notes = (note for note in layout.notes if NO_CLASS_FOLDERS not in note)
-    return _split(listed._replace(notes=(*notes, *listed.notes)), where)
+    notes = (*layout.notes, *listed.notes)
+    return _split(listed._replace(notes=notes), where) if listed.tables else layout._replace(notes=notes)
 
 
 def _class_folders(layout: Layout) -> list[Tree]:
@@ -240,8 +237,7 @@ def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = Tru
     if isinstance(labelled, NoLabels) or any(split for _, split in labelled.labels.values()):
         return labelled
     listed = split_by_lists({picture: label for picture, (label, _) in labelled.labels.items()}, (), listings)
-    tables = (*labelled.tables, *listed.tables)
-    return PictureLabels(listed.labels, (*labelled.notes, *listed.notes), tables)
+    return PictureLabels(listed.labels, (*labelled.notes, *listed.notes), (*labelled.tables, *listed.tables))
 
 
 def _split(labelled: PictureLabels, where: str) -> Layout:

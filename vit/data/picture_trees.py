@@ -7,7 +7,7 @@ from os.path import splitext
 from pathlib import Path
 from typing import Literal
 
-from vit.data.companions import companions_among, parse
+from vit.data.companions import NO_PICTURES, companions_among, parse
 from vit.data.file_names import Parts, is_ignored, is_picture, is_table
 from vit.untrusted import spend
 
@@ -53,7 +53,8 @@ class Tree:
         return {
             name
             for name, one in parsed.items()
-            if one.words and plain and (not one.rest or stems(pictures_below(self.folders[name])) <= plain)
+            if plain and one.words
+            if (not one.rest and {*one.words} <= NO_PICTURES) or stems(pictures_below(self.folders[name])) <= plain
         }
 
 

@@ -83,10 +83,7 @@ def is_set(cell: str) -> bool:
 def names_splits(column: int, columns: Sequence[str] | None) -> bool:
     """Whether a column's name suggests splits, whose values may be unknown numbers."""
     words = set(re.split(r"[\W_]+", columns[column].casefold())) if columns else set()
-    return bool(words & {"split", "splits", "partition", "fold", "folds", "kfold", "subset", "setid"}) or words == {
-        "data",
-        "set",
-    }
+    return not words.isdisjoint(_SPLITS) or words == {"data", "set"}
 
 
 def splits_in(
