@@ -146,6 +146,34 @@ def test_words_for_companions_without_a_partner_name_classes(write: Write, files
     assert len((*listed.train, *listed.validation, *listed.test)) == len(files) and listed.left_out == ()
 
 
+def test_companions_that_a_table_names_are_used(write: Write) -> None:
+    names = [f"{number}{mark}.jpg" for number in range(4) for mark in ("", "_mask")]
+    table = rows("file,label", *(f"{name},{'mask' if 'mask' in name else 'face'}" for name in names))
+    folder = write({f"x/{name}": "" for name in names} | {"labels.csv": table})
+    assert labels_of(folder) == {name: "mask" if "mask" in name else "face" for name in names}
+    of_two = rows("rgb_path,depth_path,label", *(f"{i}_rgb.png,{i}_depth.png,{'ab'[i % 2]}" for i in range(6)))
+    files = {f"x/{i}_{kind}.png": "" for i in range(6) for kind in ("rgb", "depth")}
+    assert labels_of(write(files | {"a.csv": of_two})) == {f"{i}_rgb.png": "ab"[i % 2] for i in range(6)}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["{split}/{p:04}_c{k}s1_{k}00_00.jpg", "bounding_box_train", "bounding_box_test", "query", "gt_bbox"],
+        ["{split}/{p:04}_c{k}_f00{p}{k}.jpg", "image_train", "image_query"],
+        ["{split}/{p}{k}.jpg", "query", "gallery"],
+        ["{split}/{p}{k}.jpg", "probe", "gallery", "train"],
+        ["{split}/{p}{k}.jpg", "labelled", "Unlabeled"],
+    ],
+    ids=lambda names: names[1],
+)
+def test_folders_for_retrieval_are_splits(write: Write, names: list[str]) -> None:
+    form, *splits = names
+    files = [form.format(split=split, p=p, k=k) for split in splits for p in range(3) for k in range(4)]
+    message = refusal(write(dict.fromkeys(files, "")))
+    assert "only folders of splits" in message and ("begin with identities" in message) == ("_c" in form)
+
+
 def test_folder_read_as_a_class_is_reported(write: Write) -> None:
     assert any("test images/" in note for note in list_files(write(pictures("cat/", "dog/", "test images/"))).notes)
     assert list_files(write(pictures("car/", "bus/", "train/"))).notes == ()

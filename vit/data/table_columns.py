@@ -13,7 +13,7 @@ from vit.untrusted import brief_list, spend
 Accepted = Literal["any", "usual", "label"]  # titles of a class column: any, a common one, or `label` only
 _USUAL = (
     "label", "labels", "class", "classes", "category", "categories", "classname", "target", "species", "breed", "dx",
-    "diagnosis", "tag", "y",
+    "diagnosis", "tag", "tags", "choice", "y",
 )  # fmt: skip
 _FILE = {
     "file", "files", "filename", "filenames", "filepath", "filepaths", "fname", "path", "paths", "image", "images",
