@@ -264,10 +264,11 @@ class _Index:
             home: folder of the table.
             split: that the table belongs to, or "".
         """
-        for reading in dict.fromkeys((text, unquote(text.partition("?")[0]), unquote(text.rpartition("=")[2]))):
-            if picture := self._find(reading, home, split):
-                return picture
-        return self.by_key.get(text)
+        found = self._find(text, home, split) or self.by_key.get(text)
+        if found or not ("%" in text or "?" in text):
+            return found
+        address, _, query = map(unquote, text.partition("?"))
+        return self._find(address, home, split) or self._find(query.rpartition("=")[2], home, split)
 
     def _find(self, text: str, home: Parts, split: str) -> Parts | None:
         parts = [part.casefold() for part in text.replace("\\", "/").split("/") if part not in ("", ".")]
@@ -426,7 +427,7 @@ def from_names(pictures: Sequence[Parts]) -> PictureLabels | None:
         marks = set()
         for folder, own in folders.items():
             split = split_of(folder)
-            found = [pattern.fullmatch(PurePosixPath(picture[-1]).stem) for picture in own]
+            found = [pattern.fullmatch(splitext(picture[-1])[0]) for picture in own]
             if not all(found):
                 if split and split.kind == "test":
                     continue

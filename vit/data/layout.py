@@ -24,6 +24,7 @@ from vit.data.folder_structure import (
 )
 from vit.data.labelled_files import (
     PERSON,
+    Listings,
     NoLabels,
     PictureLabels,
     agree,
@@ -61,15 +62,9 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
         only_splits = _are_splits(names)
         if len(names) < 2 or all(map(split_name, names)):
             labelled = _from_files(root, read)
-        elif _are_parts(names):
-            labelled = _from_files(root, read, doubtful=False)
-            layout = _note_file_names(layout)
-        else:
-            labelled = NoLabels()
-            layout = _note_doubtful(layout)
-        if isinstance(labelled, PictureLabels):
-            return _split(labelled, where)
-        reason = labelled.reason
+            if isinstance(labelled, PictureLabels):
+                return _split(labelled, where)
+            reason = labelled.reason
     if len(names) < 2 or only_splits:
         raise InvalidDataset(_too_few(root, names, only_splits, reason, where))
     for split in layout.splits.values():
@@ -157,7 +152,7 @@ def _note_file_names(layout: Layout) -> Layout:
     """Add a note if file names give other classes than the folders."""
     folders = _folders_of(layout)
     named = from_names(list(folders))
-    if named is None or _agrees(named.labels, folders):
+    if named is None or agree([(label, folders[picture]) for picture, (label, _) in named.labels.items()]):
         return layout
     labels = brief_list(sorted({printable_name(label) for label, _ in named.labels.values()}))
     classes = folder_list(layout.classes)
@@ -166,23 +161,27 @@ def _note_file_names(layout: Layout) -> Layout:
 
 
 def _with_tables(root: Tree, layout: Layout, read: Callable[[Parts], bytes], where: str) -> Layout:
-    """Split class folders by the tables beside them.
+    """Split class folders by the tables beside them, or read their pictures' classes there if the folders are parts.
 
     Raises:
         InvalidDataset: a column `label` gives most pictures other classes than the folders do.
     """
-    if not (tables := tables_below(root, {folder.path for folder in _class_folders(layout)})):
+    parts = _are_parts(layout.classes)
+    layout = _note_file_names(layout) if parts else _note_doubtful(layout)
+    tables = tables_below(root, () if parts else {folder.path for folder in _class_folders(layout)})
+    if not tables:
         return layout  # without listing the pictures
     folders = _folders_of(layout)
     others = set(pictures_below(root, all_of_them=False)) - folders.keys()
     listings = list_tables([*folders, *sorted(others)], tables, read)
-    labelled = labels_in(listings, folders, "label")
+    labelled = labels_in(listings, folders, "usual" if parts else "label")
     if isinstance(labelled, PictureLabels):
-        own = {picture: label for picture, label in labelled.labels.items() if picture in folders}
-        if 2 * len(own) >= len(folders) and not _agrees(own, folders):
-            if not all(map(str.isdecimal, layout.classes)):  # numbers, as of years, are more likely parts
-                raise _two_sources(layout.classes, labelled, where)
-            return _split(labelled, where)
+        pairs = [(label, folders[picture]) for picture, (label, _) in labelled.labels.items() if picture in folders]
+        renamed = parts and 2 * sum(label == folder for label, folder in pairs) < len(pairs)
+        if 2 * len(pairs) >= len(folders) and (renamed or not agree(pairs)):
+            if parts or all(map(str.isdecimal, layout.classes)):  # numbers, as of years, are more likely parts
+                return _split(_with_lists(labelled, listings), where)
+            raise _two_sources(layout.classes, labelled, where)
     listed = split_by_lists(folders, others, listings)
     notes = (*layout.notes, *listed.notes)
     return _split(listed._replace(notes=notes), where) if listed.tables else layout._replace(notes=notes)
@@ -195,10 +194,6 @@ def _class_folders(layout: Layout) -> list[Tree]:
 
 def _folders_of(layout: Layout) -> dict[Parts, str]:
     return {picture: name for name, content in layout.splits[""].items() for picture in pictures_of(content)}
-
-
-def _agrees(labels: Mapping[Parts, tuple[str, str]], folders: Mapping[Parts, str]) -> bool:
-    return agree([(label, folders[picture]) for picture, (label, _) in labels.items()])
 
 
 def _two_sources(names: Sequence[str], labelled: PictureLabels, where: str) -> InvalidDataset:
@@ -217,24 +212,23 @@ def _are_parts(names: Iterable[str]) -> bool:
 # --- Tables and names of files ---------------------------------------------------------------------------------
 
 
-def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = True) -> PictureLabels | NoLabels:
-    """Determine classes from tables or file names.
-
-    Args:
-        doubtful: whether to accept a class column with any title, and file names.
-    """
+def _from_files(root: Tree, read: Callable[[Parts], bytes]) -> PictureLabels | NoLabels:
+    """Determine classes from tables or file names."""
     pictures = pictures_below(root, all_of_them=False)
     companions = [picture for picture, word in companions_below(root).items() if word]  # that a table may name
     listings = list_tables([*pictures, *companions], tables_below(root), read)
-    labelled = labels_in(listings, pictures, "any" if doubtful else "usual")
-    if isinstance(labelled, PictureLabels):
-        equal = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
-        if 2 * equal > len(labelled.labels):
-            return NoLabels()
-        labelled = name_numeric_classes(labelled)
-    elif doubtful and not labelled.by_table:
-        labelled = from_names(pictures) or labelled
-    if isinstance(labelled, NoLabels) or any(split for _, split in labelled.labels.values()):
+    labelled = labels_in(listings, pictures, "any")
+    if isinstance(labelled, NoLabels):
+        named = None if labelled.by_table else from_names(pictures)
+        return _with_lists(named, listings) if named else labelled
+    equal = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
+    return NoLabels() if 2 * equal > len(labelled.labels) else _with_lists(labelled, listings)
+
+
+def _with_lists(labelled: PictureLabels, listings: Listings) -> PictureLabels:
+    """Split pictures by tables, if folders do not."""
+    labelled = name_numeric_classes(labelled)
+    if any(split for _, split in labelled.labels.values()):
         return labelled
     listed = split_by_lists({picture: label for picture, (label, _) in labelled.labels.items()}, (), listings)
     return PictureLabels(listed.labels, (*labelled.notes, *listed.notes), (*labelled.tables, *listed.tables))

@@ -115,7 +115,7 @@ def _added(
 
 
 def _names_of_classes(labels: _Labels, listings: Listings) -> dict[tuple[str, str], str]:
-    """Return {(title or "", cell): class}: the names and numbers of classes, and the cells in rows of their pictures."""
+    """Return {(title or "", cell): class}: names and numbers of the classes, and the cells in rows of their pictures."""
     every = {*labels.values()}
     numbers = {match[1].lstrip("0"): name for name in every if (match := re.match(r"\D*(\d+)", name))}
     names = {("", number): name for number, name in numbers.items()} if len(numbers) == len(every) else {}
