@@ -176,7 +176,7 @@ def labels_in(listings: Listings, pictures: Collection[Parts], accepted: Accepte
         reasons += failed
         kinds = ("unread", "unmatched", "single", "left")
         others = [reason for kind in kinds for reason in listings.others[kind].values()]
-        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(*others[:1])
+        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels("".join(others[:1]))
     merged = _merged(readings, pictures)
     failed += listings.others["left"].values()
     return merged._replace(notes=(*merged.notes, *failed)) if isinstance(merged, PictureLabels) else merged

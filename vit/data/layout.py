@@ -39,7 +39,7 @@ from vit.data.split_names import is_generic, split_name, without_split
 from vit.errors import InvalidDataset
 from vit.untrusted import brief_list
 
-_HASH = re.compile("[0-9a-f]{1,3}|[0-9a-f-]{8,}", re.IGNORECASE)
+_HASH = re.compile("[0-9a-f]{1,3}|[0-9a-f-]{6,}", re.IGNORECASE)
 _LISTED = 20  # excluded pictures per folder that a message lists; of more it states the number
 
 
@@ -76,16 +76,17 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
 
 def _are_hashes(root: Tree) -> bool:
     """Whether all pictures are in folders named by hashes, or by the first characters of the pictures' own names."""
-    hexadecimal = False
+    lettered = False  # years and digits are names of classes
     for folder in walk(root):
         if folder.holds_pictures:
-            if not folder.path or not _HASH.fullmatch(folder.path[-1]):
-                return False
+            name = folder.path[-1] if folder.path else ""
             starts = tuple("".join(folder.path[depth:]).casefold() for depth in range(len(folder.path)))
-            if len(folder.path[-1]) < 8 and not all(name.casefold().startswith(starts) for name in folder.pictures):
+            own = [splitext(picture)[0].casefold() for picture in folder.pictures]
+            by_start = all(_HASH.fullmatch(stem) and stem.startswith(starts) for stem in own)
+            if not _HASH.fullmatch(name) or (len(name) < 8 and not by_start):
                 return False
-            hexadecimal |= not folder.path[-1].isdecimal()
-    return hexadecimal
+            lettered |= not name.isdecimal()
+    return lettered
 
 
 def _without_companions(layout: Layout) -> Layout:
@@ -131,7 +132,7 @@ def _are_splits(names: Iterable[str]) -> bool:
 
 def _note_doubtful(layout: Layout) -> Layout:
     """Add a note about classes whose names suggest otherwise."""
-    doubtful = [name for name in layout.classes if (split := split_name(name)) and split.rank == 1]
+    doubtful = [name for name in layout.classes if (own := split_name(name)) and own.rank < 2 and name != "train"]
     note = f"Read as classes, as the folders beside them: {folder_list(doubtful)}."
     return layout._replace(notes=(*layout.notes, note)) if doubtful else layout
 

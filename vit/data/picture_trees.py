@@ -107,7 +107,7 @@ class DiskTree(Tree):
         return self.__dict__[name]
 
     @cached_property
-    def holds_pictures(self) -> bool:  # type: ignore[override]
+    def holds_pictures(self) -> bool:
         """Whether the folder contains pictures directly; stops at the first one."""
         if "all_pictures" in self.__dict__:
             return bool(self.all_pictures)

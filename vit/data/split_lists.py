@@ -87,7 +87,7 @@ def _added(
 ) -> dict[Parts, tuple[str, str]]:
     """Return the classes and splits of other pictures."""
     names = _names_of_classes(labels, listings)
-    folders = {picture: own.kind for picture in others if (own := split_of(picture[:-1]))}
+    folders = {picture: split.kind for picture in others if (split := split_of(picture[:-1]))}
     sizes, added = Counter(folders.values()), dict[Parts, tuple[str, str]]()
     for listing in listings.tables:
         splits = dict(listing.splits) | folders
@@ -101,10 +101,10 @@ def _added(
         best = max(columns)[2] if columns else []
         pictures = [listing.pictures[row] for row in rows]
         own = {picture: (name, splits[picture]) for picture, name in zip(pictures, best, strict=False)}
-        counts = Counter(split for _, split in own.values())
+        counts = Counter(kind for _, kind in own.values())
         if any(added.get(picture, one) != one for picture, one in own.items()):
             lists.refused[listing.path] = "another table gives other classes"
-        elif any(2 * count < sizes[split] for split, count in counts.items()):
+        elif any(2 * count < sizes[kind] for kind, count in counts.items()):
             lists.refused[listing.path] = "it names fewer than half of the pictures"
         elif own:
             added |= own
@@ -115,7 +115,7 @@ def _added(
 
 
 def _names_of_classes(labels: _Labels, listings: Listings) -> dict[tuple[str, str], str]:
-    """Return {(title or "", cell): class}: names and numbers of the classes, and the cells in rows of their pictures."""
+    """Return {(title or "", cell): class}: names and numbers of classes, and the cells in rows of their pictures."""
     every = {*labels.values()}
     numbers = {match[1].lstrip("0"): name for name in every if (match := re.match(r"\D*(\d+)", name))}
     names = {("", number): name for number, name in numbers.items()} if len(numbers) == len(every) else {}

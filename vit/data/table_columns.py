@@ -98,7 +98,7 @@ def splits_in(
     """
     cells = set(values[column]) - {""}
     named = {cell: split.kind for cell in cells if (split := split_name(cell)) and split.rank < 2}
-    if len(named) == len(cells) > 1:
+    if named.keys() == cells and len(cells) > 1 - names_splits(column, columns):
         return dict(named)
     flags = [one for one, own in values.items() if len({*own} - {""}) > 1 and {*own} <= {"", *_FLAGS}]
     by_name = split_kinds(name) if len({*split_kinds(name)}) > 1 else []
@@ -131,7 +131,7 @@ def classes_in(cells: Iterable[str]) -> dict[str, set[str]]:
         recurring = varied and share * len(set().union(*joined.values())) < len(joined)
         usual = recurring or 2 * sum(own <= single for own in joined.values()) > len(joined)
         for cell, own in found.items():
-            parts = joined.get(*own, set()) if len(own) == 1 else set()
+            parts = joined.get("".join(own), set())
             whole = usual or (mark == r"\s" and "_" in cell)  # instead of a space in a name
             if parts <= single or recurring or (whole and parts & single):
                 found[cell] = parts or own
