@@ -136,6 +136,7 @@ def test_pictures_that_accompany_others_are_left_out_and_counted(
         [f"{c}/{i}.jpg" for c in ("Edge-Loc", "Edge-Ring", "Donut", "Loc") for i in range(4)],
         [f"{c}/{c}{'_mask' * (c == 'cat')}_{i}.jpg" for c in ("cat", "dog") for i in range(4)],
         [f"label_{c}/{i}.jpg" for c in range(3) for i in range(4)],
+        [f"cat/{c}/{i}.jpg" for c in ("no mask", "seg_train", "young") for i in range(4)] + ["dog/1.jpg", "dog/2.jpg"],
         [f"{c}_{i}.jpg" for c in ("mask", "no_mask") for i in range(4)],
         [f"bad/{c}/{i}_{c}.jpg" for c in ("Mask_Chin", "Mask_Nose") for i in range(4)] + ["good/1.jpg", "good/2.jpg"],
     ],

@@ -9,7 +9,7 @@ from functools import lru_cache
 from os.path import splitext
 from typing import NamedTuple
 
-from vit.data.split_names import NEUTRAL
+from vit.data.split_names import NEUTRAL, split_name
 from vit.untrusted import spend
 
 NO_PICTURES = {  # names of folders without pictures of a class
@@ -24,6 +24,7 @@ COMPANION_WORDS = {
     "skeleton", "superpixels", "thumb", "thumbnail", "trimap",
 }  # fmt: skip
 _NO_CONTENT = frozenset((*NEUTRAL, "map", "maps", "rgb", "color", "colour", "original", "orig", "jpg", "png"))
+_OTHERS = {"with", "without", "no", "non", "not"}  # before such a word: a class such as no_mask
 _LONG = "|".join(sorted(word for word in COMPANION_WORDS if len(word) > 3))
 _COMPOUND = re.compile(f"({_LONG})(.+)|(.+?)({_LONG})")  # as depthcrop, or imagemask
 _TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+|\d+")
@@ -45,9 +46,9 @@ class ParsedName(NamedTuple):
 
 @lru_cache(maxsize=10_000)
 def parse(stem: str) -> ParsedName:
-    """Parse the name of a folder, or of a picture without its suffix.
+    """Parse the name of a picture without its suffix.
 
-    >>> parse("benign (1)_mask_2").before, parse("apple_1_depthcrop").rest, parse("Ground truth").words
+    >>> parse("benign (1)_mask_2").before, parse("apple_1_depthcrop").rest, parse("Ground truth 1").words
     (('benign', '1'), ('apple', '1', 'crop'), ('groundtruth',))
     """
     rest, words, end = list[str](), list[str](), None
@@ -60,7 +61,15 @@ def parse(stem: str) -> ParsedName:
             word = compound[2] or compound[3] if compound else ""
         if word and word not in _NO_CONTENT:
             rest.append(word)
+    if not _OTHERS.isdisjoint(rest):
+        words, end = [], None
     return ParsedName(tuple(rest), tuple(rest[:end]), tuple(words))
+
+
+def parse_folder(name: str) -> ParsedName:
+    """Parse the name of a folder, in which seg_train/ is of a split."""
+    parsed = parse(name)
+    return parsed._replace(words=()) if parsed.words == ("seg",) and split_name(name) else parsed
 
 
 def companions_among(pictures: Collection[str], folder: str) -> dict[str, str]:
@@ -73,7 +82,7 @@ def companions_among(pictures: Collection[str], folder: str) -> dict[str, str]:
     text = "\n".join(pictures).casefold()
     if not any(word in text for word in (*COMPANION_WORDS, "truth")):  # faster than parsing every name
         return {}
-    own, plain, marked = {*parse(folder).words}, set[tuple[str, ...]](), dict[str, ParsedName]()
+    own, plain, marked = {*parse_folder(folder).words}, set[tuple[str, ...]](), dict[str, ParsedName]()
     for name in pictures:
         spend()
         parsed = parse(splitext(name)[0])

@@ -92,10 +92,6 @@ class Listing(NamedTuple):
     files: int
     unknown: str
 
-    def title(self, column: int) -> str:
-        """Return what identifies a column among those of other tables: its title, or its number from 1 without one."""
-        return title_of(column, self.columns)
-
 
 class Listings(NamedTuple):
     """The tables that list some pictures; for the others, the reason by its kind and the table."""

@@ -11,7 +11,7 @@ from functools import reduce
 from os.path import splitext
 
 from vit.data.archive_names import check_class
-from vit.data.companions import parse
+from vit.data.companions import parse_folder
 from vit.data.file_names import OTHER_PICTURES, PICTURES, Parts, printable_name, printable_path
 from vit.data.folder_structure import (
     Content,
@@ -92,7 +92,7 @@ def _are_hashes(root: Tree) -> bool:
 def _without_companions(layout: Layout) -> Layout:
     """Leave out class folders whose pictures accompany those of the others, such as masks/ beside images/ or cats/."""
     classes = next(iter(layout.splits.values()), {})
-    parsed = {name: parse(name) for name in classes}
+    parsed = {name: parse_folder(name) for name in classes}
     plain = [name for name, own in parsed.items() if not own.words]
     marked = [name for name, own in parsed.items() if own.words]
     exact = {name for name in marked if not parsed[name].rest}
@@ -123,7 +123,7 @@ def _are_splits(names: Iterable[str]) -> bool:
     for name in names:
         split = split_name(name)
         if split is None:
-            if parse(name).words:
+            if parse_folder(name).words and not parse_folder(name).rest:
                 continue  # gt_bbox/ beside query/
             return False
         kinds.setdefault(without_split(name).casefold() if split.rank == 2 else "", set()).add(split.kind)

@@ -7,7 +7,7 @@ from os.path import splitext
 from pathlib import Path
 from typing import Literal
 
-from vit.data.companions import NO_PICTURES, companions_among, parse
+from vit.data.companions import NO_PICTURES, companions_among, parse, parse_folder
 from vit.data.file_names import Parts, is_ignored, is_picture, is_table
 from vit.untrusted import spend
 
@@ -45,16 +45,16 @@ class Tree:
     @cached_property
     def companion_folders(self) -> set[str]:
         """Subfolders whose pictures accompany those beside them: masks/ beside images/, or lung masks/."""
-        parsed = {name: parse(name) for name in self.folders}
-        if not any(one.words for one in parsed.values()):
+        marked = {name: own for name in self.folders if (own := parse_folder(name)).words}
+        if not marked:
             return set()
-        beside = [path for name, one in parsed.items() if not one.words for path in pictures_below(self.folders[name])]
+        beside = [path for name in self.folders.keys() - marked for path in pictures_below(self.folders[name])]
         plain = stems([*beside, *((name,) for name in self.pictures)])
         return {
             name
-            for name, one in parsed.items()
-            if plain and one.words
-            if (not one.rest and {*one.words} <= NO_PICTURES) or stems(pictures_below(self.folders[name])) <= plain
+            for name, own in marked.items()
+            if plain
+            if (not own.rest and {*own.words} <= NO_PICTURES) or stems(pictures_below(self.folders[name])) <= plain
         }
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from vit.data.file_names import Parts, printable_name, printable_path
 from vit.data.labelled_files import Listings, PictureLabels
 from vit.data.split_names import split_kinds, split_of
-from vit.data.table_columns import is_usual, names_splits
+from vit.data.table_columns import is_usual, names_splits, title_of
 from vit.untrusted import brief_list, spend
 
 _Labels = Mapping[Parts, str]
-_LEAST_REST = 0.05  # share of the pictures that a list for training leaves for testing; fewer were forgotten
+_LEAST_REST = 0.1  # share of the pictures that a list for training leaves for testing; fewer were forgotten
 
 
 class _Lists(NamedTuple):
@@ -88,16 +88,16 @@ def _added(
     """Return the classes and splits of other pictures."""
     names = _names_of_classes(labels, listings)
     folders = {picture: split.kind for picture in others if (split := split_of(picture[:-1]))}
-    sizes, added = Counter(folders.values()), dict[Parts, tuple[str, str]]()
+    sizes, added = Counter[str](folders.values()), dict[Parts, tuple[str, str]]()
     for listing in listings.tables:
         splits = dict(listing.splits) | folders
         rows = [row for row, picture in enumerate(listing.pictures) if picture in splits and picture not in labels]
         columns = []
         for column, cells in listing.values.items():
             spend()
-            named = [_class_of(cells[row], listing.title(column), names) for row in rows]
+            named = [_class_of(cells[row], title_of(column, listing.columns), names) for row in rows]
             if all(named):
-                columns.append((is_usual(listing.title(column)), len({*named}), named))
+                columns.append((is_usual(title_of(column, listing.columns)), len({*named}), named))
         best = max(columns)[2] if columns else []
         pictures = [listing.pictures[row] for row in rows]
         own = {picture: (name, splits[picture]) for picture, name in zip(pictures, best, strict=False)}
@@ -126,7 +126,7 @@ def _names_of_classes(labels: _Labels, listings: Listings) -> dict[tuple[str, st
             rows = zip(listing.pictures, cells, strict=True)
             pairs = {(cell.casefold(), labels[picture]) for picture, cell in rows if picture in labels}
             if len(pairs) == len(dict(pairs)) == len({name for _, name in pairs}) > 1:
-                names |= {(listing.title(column), cell): name for cell, name in pairs}
+                names |= {(title_of(column, listing.columns), cell): name for cell, name in pairs}
     return names
 
 

@@ -131,7 +131,7 @@ def classes_in(cells: Iterable[str]) -> dict[str, set[str]]:
         recurring = varied and share * len(set().union(*joined.values())) < len(joined)
         usual = recurring or 2 * sum(own <= single for own in joined.values()) > len(joined)
         for cell, own in found.items():
-            parts = joined.get("".join(own), set())
+            parts = joined.get(min(own), set()) if len(own) == 1 else set()
             whole = usual or (mark == r"\s" and "_" in cell)  # instead of a space in a name
             if parts <= single or recurring or (whole and parts & single):
                 found[cell] = parts or own

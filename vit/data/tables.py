@@ -188,16 +188,17 @@ def _from_task(task: dict[str, Any]) -> dict[str, Any]:
 
     Source: labelstud.io/guide/export, "JSON".
     """
-    inner, choices = [task["annotations"]], list[str]()
-    while inner:
-        spend()
-        value = inner.pop()
-        if isinstance(value, list):
-            inner += value
-        elif isinstance(value, dict):
-            inner += [value[key] for key in ("result", "value") if key in value and not value.get("was_cancelled")]
-            choices += [_cell(one) for key in _CHOICES for one in _as_list(value.get(key, []))]
-    return {**task["data"], "label": "|".join(sorted({*choices} - {""}))}
+    return {**task["data"], "label": "|".join(sorted({*_choices(task["annotations"])} - {""}))}
+
+
+def _choices(value: Any) -> Iterator[str]:
+    spend()
+    if isinstance(value, list):
+        for one in value:
+            yield from _choices(one)
+    elif isinstance(value, dict) and not value.get("was_cancelled"):
+        yield from (_cell(one) for key in _CHOICES for one in _as_list(value.get(key, [])))
+        yield from _choices([value.get("result"), value.get("value")])
 
 
 def _from_coco(value: dict[str, Any]) -> Table | None:
