@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,12 @@ from packed import Sandbox, classes, pack, picture
 from PIL import Image
 
 from vit.data import labelled_files, shards, tables
+from vit.data.folder_structure import pictures_of
 from vit.data.import_archive import import_dataset
 from vit.data.labelled_files import NoLabels, PictureLabels, labels_in, list_tables
+from vit.data.layout import find_layout
 from vit.data.name_encodings import encoding_of
+from vit.data.picture_trees import PackedTree
 from vit.data.table_columns import _is_number
 from vit.data.tables import TableTooLong, read_table
 from vit.errors import InvalidDataset, InvalidImage, UserError
@@ -354,6 +358,38 @@ def test_changed_tables_are_read_or_left(content: bytes, seed: int) -> None:
         for suffix in ("csv", "txt", "json", "jsonl"):
             with limit_work("a table", 2):
                 from_tables(pictures, [(f"table.{suffix}",)], lambda path, data=data: data)  # type: ignore[misc]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"file,split\n"
+        + b"".join(b"%s/%d.jpg,%s\n" % (b"ab"[i % 2 :][:1], i, b"train" if i % 3 else b"test") for i in range(90)),
+        b"".join(b"%d %d\n" % (i, i % 2) for i in range(90)),
+        b"".join(b"test/%d.jpg\t%s 1 2\n" % (i, b"ab"[i % 2 :][:1]) for i in range(200, 230)),
+        b'{"train": [["a/0.jpg", 0, "x"], ["b/1.jpg", 1, "y"]], "test": [["a/2.jpg", 0, "x"], ["b/3.jpg", 1, "y"]]}',
+        b'[{"data":{"image":"/x/0-a.jpg"},"annotations":[{"result":[{"value":{"choices":["a"]}}]}]}]',
+    ],
+)
+def test_changed_lists_of_splits_are_used_or_left(content: bytes, seed: int) -> None:
+    dice = random.Random(seed)
+    numbers = b"".join(b"%d %s/%d.jpg\n" % (i, b"ab"[i % 2 :][:1], i) for i in range(90))
+    for _ in range(40):
+        data = mutated(content, dice)
+        for name in ("train_test_split.txt", "test.csv", "split.json"):
+            tree = PackedTree()
+            for i in range(90):
+                tree.add(("ab"[i % 2], f"{i}.jpg"), "all_pictures")
+            for i in range(200, 230):
+                tree.add(("test", f"{i}.jpg"), "all_pictures")
+            for table in (name, "images.txt"):
+                tree.add((table,), "tables")
+            with limit_work("a list", 5), suppress(InvalidDataset):
+                layout = find_layout(tree, lambda path, data=data: numbers if path[0] == "images.txt" else data, "It")  # type: ignore[misc]
+                pictures = [path for own in layout.splits.values() for one in own.values() for path in pictures_of(one)]
+                assert len(pictures) == len(set(pictures))
 
 
 @pytest.mark.exhaustive

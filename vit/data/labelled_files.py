@@ -347,7 +347,7 @@ def _list(table: Table, path: Parts, index: _Index) -> Listing | str | None:
     named_pictures = list(filter(None, pictures))
     others = [column for column in range(len(rows[0])) if column != files] if rows else []
     values = {column: _without_missing([row[column] for row in named_rows]) for column in others}
-    known = {column: own for column in others if (own := splits_in(column, values, columns, stem))}
+    known = splits_in(values, columns, stem)
     unknown = [column for column in others if column not in known and names_splits(column, columns)]
     splits = [
         (picture, own[cell])

@@ -271,10 +271,9 @@ def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, w
     message = f"{where} has {folder_count}, and a classifier needs at least two. "
     if only_splits:
         message = f"{where} has only folders of splits ({folder_list(names)}), and no class folders in them. "
-        if persons := [path[-1] for path in pictures_below(root) if PERSON.match(path[-1])]:
-            return (
-                f"{message}Names such as {printable_name(persons[0])} begin with identities: make one folder for each."
-            )
+        if person := next((path[-1] for path in pictures_below(root) if PERSON.match(path[-1])), ""):
+            name = printable_name(person)
+            return f"{where} has only folders of splits. Names as {name} begin with identities: make a folder for each."
     if reason:
         return message + reason
     kinds = Counter(splitext(path[-1])[1].lower() for path in others_below(root))

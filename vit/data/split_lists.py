@@ -58,17 +58,18 @@ def _given(labels: _Labels, listings: Listings, lists: _Lists) -> dict[Parts, st
             lists.refused[listing.path] = f"its column {listing.unknown} does not say train or test"
         paths += [listing.path] * bool(own)
         for picture, split in own:
+            spend()
             if given.setdefault(picture, split) != split:
                 reason = f"{printable_name(picture[-1])} is in several splits"
     kinds, rest = {*given.values()}, labels.keys() - given.keys()
     if "train" in kinds and len(rest) > len(given):
         reason = "fewer than half of the pictures are listed"
-    elif "train" not in kinds or len(rest) < _LEAST_REST * len(labels):
+    elif "train" not in kinds or (len(kinds) == 1 and len(rest) < _LEAST_REST * len(labels)):
         given |= dict.fromkeys(rest, "train")
     elif len(kinds) == 1:
         given |= dict.fromkeys(rest, "test")
         lists.notes.append("Pictures in none are for testing.")
-    else:
+    elif rest:
         lists.notes.append(f"{len(rest):,} pictures are in none and left out.")
     learnt = {labels[picture] for picture, split in given.items() if split == "train"}
     if without := {*labels.values()} - learnt:
@@ -94,7 +95,6 @@ def _added(
         rows = [row for row, picture in enumerate(listing.pictures) if picture in splits and picture not in labels]
         columns = []
         for column, cells in listing.values.items():
-            spend()
             named = [_class_of(cells[row], title_of(column, listing.columns), names) for row in rows]
             if all(named):
                 columns.append((is_usual(title_of(column, listing.columns)), len({*named}), named))
@@ -132,6 +132,7 @@ def _names_of_classes(labels: _Labels, listings: Listings) -> dict[tuple[str, st
 
 def _class_of(cell: str, title: str, names: Mapping[tuple[str, str], str]) -> str:
     """Return the class that a cell or its first word names, such as "n01443537 1 1 9 9"; "" for none."""
+    spend()
     texts = [cell.casefold(), *cell.casefold().split()[:1]]
     keys = [(title, text) for text in texts] + [("", own) for text in texts for own in (text, text.lstrip("0"))]
     return next((names[key] for key in keys if key in names), "")

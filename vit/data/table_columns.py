@@ -21,6 +21,7 @@ _FILE = {
 }  # fmt: skip
 _KEY = {"id", "ids", "name", "names", "key", "code", "uid"}
 _SPLITS = {"split", "splits", "partition", "fold", "folds", "kfold", "subset", "setid"}
+_MOST_SPLITS = 20  # different words in a column of splits
 _FLAGS = {"0", "1", "0.0", "1.0", "true", "false", "True", "False"}
 _LIST = re.compile(r"(?:\{\"choices\": *)?\[(.*)\]\}?")  # the first part as in Label Studio's CSV
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -87,26 +88,29 @@ def names_splits(column: int, columns: Sequence[str] | None) -> bool:
 
 
 def splits_in(
-    column: int, values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, name: str
-) -> dict[str, str]:
-    """Return the split that each cell of a column names; empty if it is no column of splits.
+    values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, name: str
+) -> dict[int, dict[str, str]]:
+    """Return {column: {cell: split}} of the columns of splits.
 
-    It may have 0 and 1 and a title such as `is_train`, unless other columns have them too: these are classes.
+    They may have 0 and 1 and titles such as `is_train`, unless other columns have them too: these are classes.
 
     Args:
         name: of the table, instead of a title if it has none, as in train_test_split.txt.
     """
-    cells = set(values[column]) - {""}
-    named = {cell: split.kind for cell in cells if (split := split_name(cell)) and split.rank < 2}
-    if named.keys() == cells and len(cells) > 1 - names_splits(column, columns):
-        return dict(named)
-    flags = [one for one, own in values.items() if len({*own} - {""}) > 1 and {*own} <= {"", *_FLAGS}]
-    by_name = split_kinds(name) if len({*split_kinds(name)}) > 1 else []
-    kinds = {one: split_kinds(columns[one]) if columns else by_name for one in flags}
-    if column not in kinds or not all(kinds.values()):
-        return {}
-    other = "train" if kinds[column][0] == "test" else "test"
-    return {cell: kinds[column][0] if is_set(cell) else other for cell in cells}
+    found, flags = dict[int, dict[str, str]](), dict[int, list[str]]()
+    for column, own in values.items():
+        cells = _different(own)
+        if 1 - names_splits(column, columns) < len(cells) <= _MOST_SPLITS:
+            named = {cell: split.kind for cell in cells if (split := split_name(cell)) and split.rank < 2}
+            if len(named) == len(cells):
+                found[column] = dict(named)
+            elif cells <= _FLAGS and len(cells) > 1:
+                kinds: list[str] = [*split_kinds(columns[column] if columns else name)]
+                flags[column] = kinds if columns or len({*kinds}) > 1 else []
+    for column, kinds in flags.items() if all(flags.values()) else ():
+        other = "train" if kinds[0] == "test" else "test"
+        found[column] = {cell: kinds[0] if is_set(cell) else other for cell in _FLAGS}
+    return found
 
 
 def classes_in(cells: Iterable[str]) -> dict[str, set[str]]:
@@ -116,6 +120,7 @@ def classes_in(cells: Iterable[str]) -> dict[str, set[str]]:
     """
     found = {}
     for cell in {*cells} - {""}:
+        spend()
         if inner := _LIST.fullmatch(cell):
             parts = _QUOTED.findall(inner[1]) or inner[1].split("," if "," in inner[1] else None)
             parts = [part.strip("'\"") for part in parts]
@@ -123,10 +128,12 @@ def classes_in(cells: Iterable[str]) -> dict[str, set[str]]:
             parts = re.split("[|;]", cell)
         found[cell] = {*map(str.strip, parts)} - {""}
     for mark, share in ((",", 1), ("[/+&]", 1), (r"\s", 2)):
-        spend()
         single = {name for own in found.values() if len(own) == 1 for name in own}
-        joined = {name: {*map(str.strip, re.split(mark, name))} - {""} for name in single}
-        joined = {name: own for name, own in joined.items() if len(own) > 1}
+        joined = {}
+        for name in single:
+            spend()
+            if len(own := {*map(str.strip, re.split(mark, name))} - {""}) > 1:
+                joined[name] = own
         varied = len({len(own) for own in joined.values()}) > 1 or len(single) > len(joined)
         recurring = varied and share * len(set().union(*joined.values())) < len(joined)
         usual = recurring or 2 * sum(own <= single for own in joined.values()) > len(joined)

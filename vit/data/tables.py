@@ -155,15 +155,23 @@ def _from_json(value: Any) -> Table | None:
         rows: list[tuple[str, ...]] = list(islice(pairs, _MOST_ROWS + 1))
         if len(rows) > _MOST_ROWS:
             raise _too_long("rows", _MOST_ROWS)
-        return Table(rows) if len({len(row) for row in rows}) == 1 else None
+        return _from_rows(rows)
     if not isinstance(value, list) or not value:
         return None
     if all(isinstance(row, dict) for row in value):
         tasks = [_from_task(row) for row in value if isinstance(row.get("data"), dict) and "annotations" in row]
         return _from_objects(tasks or value)
-    if all(isinstance(row, list) and len(row) == len(value[0]) > 1 for row in value):
-        return Table([tuple(map(_cell, row)) for row in value])
+    if all(isinstance(row, list) and len(row) == len(value[0]) for row in value):
+        return _from_rows([tuple(map(_cell, row)) for row in value])
     return None
+
+
+def _from_rows(rows: list[tuple[str, ...]]) -> Table | None:
+    widths = {*map(len, rows)}
+    if len(widths) != 1 or not 1 < max(widths) <= _MOST_COLUMNS:
+        return None
+    _limit_cells(len(rows), max(widths))
+    return Table(rows)
 
 
 def _as_list(value: Any) -> list[Any]:
