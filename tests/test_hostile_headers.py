@@ -18,7 +18,7 @@ from drawn import gradient, refusal
 from packed import Sandbox, classes, pack, picture
 from PIL import Image
 
-from vit.data import labelled_files, shards, tables
+from vit.data import labelled_files, shards, table_columns, tables
 from vit.data.folder_structure import pictures_of
 from vit.data.import_archive import import_dataset
 from vit.data.labelled_files import NoLabels, PictureLabels, labels_in, list_tables
@@ -167,6 +167,23 @@ def test_tables_beyond_the_limits_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(labelled_files, "_MOST_TABLE_BYTES", 100)
     found = from_tables(pictures, names, lambda path: content.encode())
     assert isinstance(found, PictureLabels) and "Only the first 2 tables" in found.notes[-1]
+
+
+def test_columns_of_many_values_are_not_searched_for_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = 0
+
+    def counted(name: str) -> None:
+        nonlocal parsed
+        parsed += 1
+
+    monkeypatch.setattr(table_columns, "split_name", counted)
+    values = {column: [f"{column} {row % (5 + 50 * (column > 9))}" for row in range(500)] for column in range(200)}
+    assert table_columns.splits_in(values, None, "train_test") == {} and parsed == 50
+
+
+def test_wide_rows_in_json_are_no_table() -> None:
+    row = b"[" + b"1," * 300 + b"1]"
+    assert read_table(b"[" + row + b"]", ".json") is None and read_table(b'{"train": [' + row + b"]}", ".json") is None
 
 
 def test_empty_text_is_no_table() -> None:
@@ -366,7 +383,7 @@ def test_changed_tables_are_read_or_left(content: bytes, seed: int) -> None:
     "content",
     [
         b"file,split\n"
-        + b"".join(b"%s/%d.jpg,%s\n" % (b"ab"[i % 2 :][:1], i, b"train" if i % 3 else b"test") for i in range(90)),
+        + b"".join(b"%c/%d.jpg,t%s\n" % (97 + i % 2, i, b"rain" if i % 3 else b"est") for i in range(90)),
         b"".join(b"%d %d\n" % (i, i % 2) for i in range(90)),
         b"".join(b"test/%d.jpg\t%s 1 2\n" % (i, b"ab"[i % 2 :][:1]) for i in range(200, 230)),
         b'{"train": [["a/0.jpg", 0, "x"], ["b/1.jpg", 1, "y"]], "test": [["a/2.jpg", 0, "x"], ["b/3.jpg", 1, "y"]]}',
