@@ -382,8 +382,7 @@ def test_changed_tables_are_read_or_left(content: bytes, seed: int) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"id,split\n"
-        + b"".join(b"%c/%d.jpg,t%s\n" % (97 + i % 2, i, b"rain" if i % 3 else b"est") for i in range(90)),
+        b"id,split\n" + b"".join(b"%c/%d.jpg,t%s\n" % (97 + i % 2, i, b"rain" if i % 3 else b"est") for i in range(90)),
         b"".join(b"%d %d\n" % (i, i % 2) for i in range(90)),
         b"".join(b"test/%d.jpg\t%s 1 2\n" % (i, b"ab"[i % 2 :][:1]) for i in range(200, 230)),
         b'{"train": [["a/0.jpg", 0, "x"], ["b/1.jpg", 1, "y"]], "test": [["a/2.jpg", 0, "x"], ["b/3.jpg", 1, "y"]]}',
