@@ -1,7 +1,8 @@
 """Folder and archive layouts in use: names of splits, nested folders, and ambiguous layouts."""
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ def test_pictures_in_subfolders_of_a_class_belong_to_it(put: Put, sandbox: Sandb
     assert result.counts["test"] == {"cat": 1, "dog": 1} and list_files(sandbox.into).notes == files.notes
     mixed = list_files(put("cat", "cat/masks", "cat/.ipynb_checkpoints", "cat/__MACOSX"))
     assert sizes(mixed)[1:] == (13, 2)  # masks are left out, and reported
-    assert [line.partition(":")[0] for line in mixed.left_out] == [f"cat/masks/{number}.jpg" for number in range(3)]
+    assert mixed.left_out == ("cat/masks/: 3 pictures accompany others",)
 
 
 def test_numbered_folders_in_classes_named_by_words_are_no_classes(put: Put) -> None:
@@ -228,7 +229,7 @@ def test_nested_classes_are_equal_in_memory_streamed_and_imported(home: Path, sa
 def test_survey_shows_counts_assumptions_and_omissions(put: Put) -> None:
     result = survey(f"folder:{put('cat/a', 'cat/b', 'dog/c', 'dog/masks')}")
     assert result.counts["train"] == {"cat": 4, "dog": 1}
-    assert "(a, b, c)" in result.notes[0] and len(result.left_out) == 3
+    assert "(a, b, c)" in result.notes[0] and len(result.left_out) == 1
 
 
 def test_terminal_shows_the_classes_with_their_counts(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,3 +265,132 @@ def test_folder_that_takes_long_is_listed_and_its_survey_tells_why(
     monkeypatch.setattr(catalog, "_LOOK_SECONDS", 0.0)
     catalog._has_classes.cache_clear()
     assert list_folders() == [f"folder:{tmp_path}/flat"]
+
+
+NAMES = [f"{name}/{number}.jpg" for name in ("cat", "dog") for number in range(12)]
+TEST = [name for place, name in enumerate(NAMES) if place % 3 == 0]
+TRAIN = [name for name in NAMES if name not in TEST]
+
+
+def lines(*columns: Sequence[object], head: str = "", mark: str = ",") -> str:
+    return "\n".join([*filter(None, [head]), *(mark.join(map(str, row)) for row in zip(*columns, strict=True))])
+
+
+def split_column(words: tuple[str, str] = ("train", "test")) -> list[str]:
+    return [words[name in TEST] for name in NAMES]
+
+
+LISTS = {
+    "one list each": {"meta/train.txt": lines(TRAIN), "meta/test.txt": lines(TEST)},
+    "without suffixes": {f"{k}.txt": lines([n[:-4] for n in own]) for k, own in (("train", TRAIN), ("test", TEST))},
+    "by class": {
+        f"meta/{kind}.json": json.dumps({c: [name[:-4] for name in own if c in name] for c in ("cat", "dog")})
+        for kind, own in (("train", TRAIN), ("test", TEST))
+    },
+    "by split": {"split.json": json.dumps({"train": TRAIN, "test": TEST})},
+    "rows": {
+        "split.json": json.dumps({k: [[name, 0, "x"] for name in own] for k, own in (("train", TRAIN), ("test", TEST))})
+    },
+    "validation": {"train_list.txt": lines(TRAIN, [0] * 16, mark=" "), "val_list.txt": lines(TEST, [0] * 8, mark=" ")},
+    "column": {"split.csv": lines(NAMES, split_column(("Train", "TEST")), head="filename,split")},
+    "Windows": {"Test.csv": lines(["C:\\" + name.upper().replace("/", "\\") for name in TEST], [1] * 8, head="Path,W")},
+    "numbers": {
+        "images.txt": lines(range(1, 25), NAMES, mark=" "),
+        "train_test_split.txt": lines(range(1, 25), split_column(("1", "0")), mark=" "),
+        "image_class_labels.txt": lines(range(1, 25), [1 + (name > "d") for name in NAMES], mark=" "),
+        "classes.txt": "1 cat\n2 dog",
+    },
+    "flag": {"meta.csv": lines(NAMES, split_column(("True", "False")), head="filename,is_training_image")},
+    "test only": {"lists/test.csv": lines(TEST, head="path")},
+    "training only": {"lists/train.csv": lines(TRAIN, head="path")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files", LISTS.values(), ids=LISTS)
+def test_published_splits_of_class_folders_are_used(home: Path, sandbox: Sandbox, files: dict[str, str]) -> None:
+    tables = {name: text.encode() for name, text in files.items()}
+    listed = list_files(unpack(home, {f"x/images/{name}": picture() for name in NAMES} | tables))
+    assert {"/".join(path.parts[-2:]) for path, _ in listed.test} == set(TEST) and listed.classes == ("cat", "dog")
+    assert len(listed.train) + len(listed.validation) == len(TRAIN) and listed.notes[0].startswith("Splits are from ")
+    result = sandbox.pack({f"x/{name}": picture() for name in NAMES} | {f"x/{k}": v for k, v in tables.items()}).read()
+    assert result.counts["test"] == {"cat": 4, "dog": 4} and listed.notes[0].startswith("Splits are from ")
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({"train.txt": lines(TRAIN), "test.txt": lines(TEST + TRAIN[:1])}, "1.jpg is in several splits"),
+        ({"train1.txt": lines(TRAIN), "test1.txt": lines(TEST), "train2.txt": lines(TEST)}, "is in several splits"),
+        ({"split.csv": lines(NAMES[:6], ["train", "test"] * 3, head="file,split")}, "fewer than half"),
+        ({"folds.csv": lines(NAMES, [0, 1, 2, 3] * 6, head="file,fold")}, "its column fold does not say train or test"),
+        ({"train.txt": lines(NAMES[:12]), "test.txt": lines(NAMES[12:])}, "dog has no pictures for training there"),
+        ({"setid.mat": ""}, "it is not understood"),
+        ({"cars_test.txt": "x 1\ny 2"}, "it is not understood"),
+    ],
+)
+def test_published_splits_that_cannot_be_used_are_named(put: Put, files: dict[str, str], why: str) -> None:
+    folder = put("cat", "dog", count=12)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    listed = list_files(folder)
+    assert len(listed.test) == 2 and next(iter(sorted(files))) in listed.notes[0] and why in listed.notes[0]
+
+
+def test_pictures_in_no_list_are_left_out_and_counted(put: Put) -> None:
+    folder = put("cat", "dog", count=12)
+    (folder / "train.txt").write_text(lines(TRAIN[:14]))
+    (folder / "test.txt").write_text(lines(TEST))
+    listed = list_files(folder)
+    assert listed.notes[1] == "2 pictures are in none and left out." and len(listed.left_out) == 2
+    assert len(listed.train) + len(listed.validation) == 14
+
+
+OTHERS = {
+    "GTSRB": ("Train/{c}", "Test/{i:05}", ("0", "14"), "Test.csv",
+              lambda i, c: f"{30 + i},{i % 2},{c},Test/{i:05}.jpg", "Width,Roi.X1,ClassId,Path"),
+    "padded": ("Final_Training/Images/{c}", "Final_Test/Images/{i:05}", ("00000", "00014"),
+               "Final_Test/Images/GT-final_test.csv", lambda i, c: f"{i:05}.jpg;{int(c)}", "Filename;ClassId"),
+    "tiny-imagenet": ("t/train/{c}/images", "t/val/images/val_{i}", ("n01443537", "n01629819"),
+                      "t/val/val_annotations.txt", lambda i, c: f"val_{i}.jpg\t{c}\t0\t32\t44\t62", ""),
+    "ImageNet": ("D/train/{c}", "D/val/ILSVRC2012_val_{i:08}", ("n01443537", "n01629819"), "LOC_val_solution.csv",
+                 lambda i, c: f"ILSVRC2012_val_{i:08},{c} 1 1 9 9 {c} 2 2 3 3", "ImageId,PredictionString"),
+    "one folder": ("train/{c}", "test/{i}", ("Cat", "Dog"), "labels.csv", lambda i, c: f"test/{i}.jpg,{c.lower()}",
+                   "path,what"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "flat", "names", "table", "row", "head"), OTHERS.values(), ids=OTHERS)
+def test_table_gives_classes_to_test_pictures_beside_class_folders(
+    home: Path, form: str, flat: str, names: tuple[str, str], table: str, row: Callable[[int, str], str], head: str
+) -> None:
+    files = {f"{form.format(c=c)}/{c}_{i}.jpg": b"" for c in names for i in range(100, 108)}
+    files |= {f"{flat.format(i=i)}.jpg": b"" for i in range(1, 8)} | (
+        {"t/test/unlabelled.jpg": b""} if "t/" in form else {}
+    )
+    rows = [*filter(None, [head]), *(row(i, names[i % 2]) for i in range(1, 8))]
+    listed = list_files(unpack(home, files | {table: "\n".join(rows).encode()}))
+    assert listed.folders == names and len(listed.train) + len(listed.validation) == 16
+    assert {path.stem: listed.folders[label] for path, label in listed.test} == {
+        Path(flat.format(i=i)).name: names[i % 2] for i in range(1, 8)
+    }
+    assert any(table in note for note in listed.notes)
+
+
+def test_numbers_of_classes_are_those_in_the_list_for_training(home: Path) -> None:
+    names = ("n01443537", "n01629819")
+    files = {f"train/{c}/{c}_{i}.JPEG": b"" for c in names for i in range(8)}
+    files |= {f"val/val_{i}.JPEG": b"" for i in range(6)}
+    train = lines([name.partition("/")[2] for name in files if "train" in name], [1] * 8 + [0] * 8, mark=" ")
+    val = lines([f"val_{i}.JPEG" for i in range(6)], [0, 1] * 3, mark=" ")
+    listed = list_files(unpack(home, files | {"train_list.txt": train.encode(), "val_list.txt": val.encode()}))
+    assert [label for _, label in sorted(listed.test)] == [1, 0] * 3
+    (home / "train_list.txt").unlink()
+    notes = list_files(home).notes
+    assert any("val_list.txt (its classes are not those of the folders)" in note for note in notes)
+
+
+def test_folders_of_splits_have_priority_over_lists(put: Put) -> None:
+    put("train/cat", "train/dog", count=6)
+    folder = put("test/cat", "test/dog", count=2)
+    (folder / "test.txt").write_text("train/cat/0.jpg\ntrain/dog/0.jpg")
+    assert sizes(list_files(folder)) == (("cat", "dog"), 12, 4) and list_files(folder).notes == ()

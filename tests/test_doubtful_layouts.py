@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from empty_pictures import Write, pictures, refusal
-from packed import Sandbox
+from packed import Sandbox, pack, picture
 
 from vit.data import tables
 from vit.data.folders import list_files
+from vit.data.import_archive import import_dataset, left_out
 from vit.data.split_names import split_name
 
 
@@ -88,8 +89,95 @@ def test_masks_beside_pictures_are_no_class(write: Write) -> None:
     assert set(labels_of(write(pictures("mask/", "no_mask/"))).values()) == {"mask", "no_mask"}
 
 
+@pytest.mark.parametrize(
+    ("plain", "others"),
+    [
+        ("{c}/{c} ({i}).png", ["{c}/{c} ({i})_mask.png", "{c}/{c} ({i})_mask_1.png"]),
+        ("{t}/{c}/ISIC_{i:07}.jpg", ["{t}/{c}/ISIC_{i:07}_Segmentation.png", "{t}/{c}/ISIC_{i:07}_superpixels.png"]),
+        ("{c}/{c}_1/{i}_crop.png", ["{c}/{c}_1/{i}_depthcrop.png", "{c}/{c}_1/{i}_maskcrop.png"]),
+        ("{c}/IMG_{i}.JPG", ["{c}/thumb_IMG_{i}.jpg", "{c}/IMG_{i}Thumb.jpg", "{c}/img_{i}-GT.png"]),
+        ("{c}/image_{i}.png", ["{c}/label_{i}.png", "{c}/Ground Truth {i}.png"]),
+        ("{t}/{c}/images/{i}.png", ["{t}/{c}/lung masks/{i}.png", "{t}/{c}/infection masks/{i}.png"]),
+        ("{c}/rgb/{i}.png", ["{c}/GroundTruth/{i}.png", "{c}/depth maps/{i}.png", "{c}/Masks/{i}_mask.png"]),
+        ("images/{c}/{i}.png", ["binary masks/{c}/{i}.png"]),
+        ("{c}/{c}{i}.png", ["Masks/{c}{i}.png"]),
+        ("{c}/{i}.png", ["{c}_depth/{i}.png"]),
+        ("{c}_{i}.png", ["{c}_{i}_mask.png"]),
+    ],
+)
+def test_pictures_that_accompany_others_are_left_out_and_counted(
+    write: Write, tmp_path: Path, plain: str, others: list[str]
+) -> None:
+    splits = ("train", "test") if "{t}" in plain else ("",)
+
+    def names(form: str) -> list[str]:
+        return [form.format(c=c, i=i, t=t) for t in splits for c in ("cat", "dog") for i in range(4)]
+
+    accompanying = [name for form in others for name in names(form)]
+    listed = list_files(write(dict.fromkeys([*names(plain), *accompanying], "")))
+    every = (*listed.train, *listed.validation, *listed.test)
+    assert listed.classes == ("cat", "dog") and {str(path).endswith(tuple(names(plain))) for path, _ in every} == {True}
+    assert len(every) == len(names(plain))
+    counts = [int(line.partition(": ")[2].split()[0]) for line in listed.left_out]
+    assert sum(counts) == len(accompanying) and all("accompany others" in line for line in listed.left_out)
+    archive = pack(tmp_path / "a.zip", dict.fromkeys([*names(plain), *accompanying], picture()))
+    import_dataset(archive, tmp_path / "into")
+    unpacked = list_files(tmp_path / "into")
+    assert len((*unpacked.train, *unpacked.validation, *unpacked.test)) == len(every)
+    assert left_out(tmp_path / "into").lines == listed.left_out
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [f"{c}/{c}_{i}.jpg" for c in ("with_mask", "without_mask") for i in range(4)],
+        [f"{c}/{i}.jpg" for c in ("mask", "no_mask", "incorrect_mask") for i in range(4)],
+        [f"{c}/{form.format(i)}.jpg" for c in ("mask", "face") for form in ("{}", f"{c} ({{}})") for i in range(4)],
+        [f"{c}/{i}.jpg" for c in ("Edge-Loc", "Edge-Ring", "Donut", "Loc") for i in range(4)],
+        [f"{c}/{c}{'_mask' * (c == 'cat')}_{i}.jpg" for c in ("cat", "dog") for i in range(4)],
+        [f"label_{c}/{i}.jpg" for c in range(3) for i in range(4)],
+        [f"cat/{c}/{i}.jpg" for c in ("no mask", "seg_train", "young") for i in range(4)] + ["dog/1.jpg", "dog/2.jpg"],
+        [f"{c}_{i}.jpg" for c in ("mask", "no_mask") for i in range(4)],
+        [f"bad/{c}/{i}_{c}.jpg" for c in ("Mask_Chin", "Mask_Nose") for i in range(4)] + ["good/1.jpg", "good/2.jpg"],
+    ],
+    ids=lambda files: files[0],
+)
+def test_words_for_companions_without_a_partner_name_classes(write: Write, files: list[str]) -> None:
+    listed = list_files(write(dict.fromkeys(files, "")))
+    assert len((*listed.train, *listed.validation, *listed.test)) == len(files) and listed.left_out == ()
+
+
+def test_companions_that_a_table_names_are_used(write: Write) -> None:
+    names = [f"{number}{mark}.jpg" for number in range(4) for mark in ("", "_mask")]
+    table = rows("file,label", *(f"{name},{'mask' if 'mask' in name else 'face'}" for name in names))
+    folder = write({f"x/{name}": "" for name in names} | {"labels.csv": table})
+    assert labels_of(folder) == {name: "mask" if "mask" in name else "face" for name in names}
+    of_two = rows("rgb_path,depth_path,label", *(f"{i}_rgb.png,{i}_depth.png,{'ab'[i % 2]}" for i in range(6)))
+    files = {f"x/{i}_{kind}.png": "" for i in range(6) for kind in ("rgb", "depth")}
+    assert labels_of(write(files | {"a.csv": of_two})) == {f"{i}_rgb.png": "ab"[i % 2] for i in range(6)}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["{split}/{p:04}_c{k}s1_{k}00_00.jpg", "bounding_box_train", "bounding_box_test", "query", "gt_bbox"],
+        ["{split}/{p:04}_c{k}_f00{p}{k}.jpg", "image_train", "image_query"],
+        ["{split}/{p}{k}.jpg", "query", "gallery"],
+        ["{split}/{p}{k}.jpg", "probe", "gallery", "train"],
+        ["{split}/{p}{k}.jpg", "labelled", "Unlabeled"],
+    ],
+    ids=lambda names: names[1],
+)
+def test_folders_for_retrieval_are_splits(write: Write, names: list[str]) -> None:
+    form, *splits = names
+    files = [form.format(split=split, p=p, k=k) for split in splits for p in range(3) for k in range(4)]
+    message = refusal(write(dict.fromkeys(files, "")))
+    assert "only folders of splits" in message and ("begin with identities" in message) == ("_c" in form)
+
+
 def test_folder_read_as_a_class_is_reported(write: Write) -> None:
-    assert any("test images/" in note for note in list_files(write(pictures("cat/", "dog/", "test images/"))).notes)
+    for name in ("test images/", "test/"):
+        assert any(name in note for note in list_files(write(pictures("cat/", "dog/", name))).notes)
     assert list_files(write(pictures("car/", "bus/", "train/"))).notes == ()
 
 

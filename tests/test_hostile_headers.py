@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,13 @@ from drawn import gradient, refusal
 from packed import Sandbox, classes, pack, picture
 from PIL import Image
 
-from vit.data import labelled_files, shards, tables
+from vit.data import labelled_files, shards, table_columns, tables
+from vit.data.folder_structure import pictures_of
 from vit.data.import_archive import import_dataset
-from vit.data.labelled_files import NoLabels, PictureLabels, from_tables
+from vit.data.labelled_files import NoLabels, PictureLabels, labels_in, list_tables
+from vit.data.layout import find_layout
 from vit.data.name_encodings import encoding_of
+from vit.data.picture_trees import PackedTree
 from vit.data.table_columns import _is_number
 from vit.data.tables import TableTooLong, read_table
 from vit.errors import InvalidDataset, InvalidImage, UserError
@@ -103,6 +107,12 @@ def test_limit_of_work_is_not_taken_for_damage() -> None:
 # --- Tables -------------------------------------------------------------------------------------------------------
 
 
+def from_tables(
+    pictures: list[tuple[str, ...]], tables: list[tuple[str, ...]], read: Callable[[tuple[str, ...]], bytes]
+) -> PictureLabels | NoLabels:
+    return labels_in(list_tables(pictures, tables, read), pictures, "any")
+
+
 def test_equal_names_in_many_folders_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
@@ -157,6 +167,23 @@ def test_tables_beyond_the_limits_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(labelled_files, "_MOST_TABLE_BYTES", 100)
     found = from_tables(pictures, names, lambda path: content.encode())
     assert isinstance(found, PictureLabels) and "Only the first 2 tables" in found.notes[-1]
+
+
+def test_columns_of_many_values_are_not_searched_for_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = 0
+
+    def counted(name: str) -> None:
+        nonlocal parsed
+        parsed += 1
+
+    monkeypatch.setattr(table_columns, "split_name", counted)
+    values = {column: [f"{column} {row % (5 + 50 * (column > 9))}" for row in range(500)] for column in range(200)}
+    assert table_columns.splits_in(values, None, "train_test") == {} and parsed == 50
+
+
+def test_wide_rows_in_json_are_no_table() -> None:
+    row = b"[" + b"1," * 300 + b"1]"
+    assert read_table(b"[" + row + b"]", ".json") is None and read_table(b'{"train": [' + row + b"]}", ".json") is None
 
 
 def test_empty_text_is_no_table() -> None:
@@ -348,6 +375,37 @@ def test_changed_tables_are_read_or_left(content: bytes, seed: int) -> None:
         for suffix in ("csv", "txt", "json", "jsonl"):
             with limit_work("a table", 2):
                 from_tables(pictures, [(f"table.{suffix}",)], lambda path, data=data: data)  # type: ignore[misc]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"id,split\n" + b"".join(b"%c/%d.jpg,t%s\n" % (97 + i % 2, i, b"rain" if i % 3 else b"est") for i in range(90)),
+        b"".join(b"%d %d\n" % (i, i % 2) for i in range(90)),
+        b"".join(b"test/%d.jpg\t%s 1 2\n" % (i, b"ab"[i % 2 :][:1]) for i in range(200, 230)),
+        b'{"train": [["a/0.jpg", 0, "x"], ["b/1.jpg", 1, "y"]], "test": [["a/2.jpg", 0, "x"], ["b/3.jpg", 1, "y"]]}',
+        b'[{"data":{"image":"/x/0-a.jpg"},"annotations":[{"result":[{"value":{"choices":["a"]}}]}]}]',
+    ],
+)
+def test_changed_lists_of_splits_are_used_or_left(content: bytes, seed: int) -> None:
+    dice = random.Random(seed)
+    numbers = b"".join(b"%d %s/%d.jpg\n" % (i, b"ab"[i % 2 :][:1], i) for i in range(90))
+    for _ in range(40):
+        data = mutated(content, dice)
+        for name in ("train_test_split.txt", "test.csv", "split.json"):
+            tree = PackedTree()
+            for i in range(90):
+                tree.add(("ab"[i % 2], f"{i}.jpg"), "all_pictures")
+            for i in range(200, 230):
+                tree.add(("test", f"{i}.jpg"), "all_pictures")
+            for table in (name, "images.txt"):
+                tree.add((table,), "tables")
+            with limit_work("a list", 5), suppress(InvalidDataset):
+                layout = find_layout(tree, lambda path, data=data: numbers if path[0] == "images.txt" else data, "It")  # type: ignore[misc]
+                pictures = [path for own in layout.splits.values() for one in own.values() for path in pictures_of(one)]
+                assert len(pictures) == len(set(pictures))
 
 
 @pytest.mark.exhaustive

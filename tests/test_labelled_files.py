@@ -106,6 +106,102 @@ def test_cells_without_a_value_name_no_class(write: Write) -> None:
         assert listed.classes == ("cat", "dog") and "for 2 of 6 pictures" in listed.notes[1]
 
 
+@pytest.mark.parametrize(
+    ("cells", "several"),
+    [
+        (["healthy", "scab", "scab frog_eye_leaf_spot", "rust complex", "rust", "complex"], [2, 3]),
+        (["cat", "dog", "cat, dog", "bird,cat", "bird"], [2, 3]),
+        (["cat", "dog", "dog;cat", "cat|bird", "bird"], [2, 3]),
+        (["cat", "dog", "cat/dog"], [2]),
+        (["['cat']", "['hot dog']", "['cat', 'hot dog']"], [2]),
+        (["[1]", "[2]", "[1, 2]", "[1 2]"], [2, 3]),
+        (["cat", '{"choices": ["cat", "dog"]}', "dog"], [1]),
+        (["golden retriever", "hot dog", "dog", "labrador retriever"], []),
+        (["tench, Tinca tinca", "missile", "projectile, missile"], []),
+        (["light blue", "blue", "light green", "green", "light red", "red"], []),
+        (["Paris, France", "Lyon, France", "Berlin, Germany"], []),
+        (["red car", "red bus", "blue car", "blue bus"], []),
+    ],
+)
+def test_cells_of_several_classes_are_left_out_and_names_of_several_words_stay(
+    write: Write, cells: list[str], several: list[int]
+) -> None:
+    table = rows("id\tlabel", range(4 * len(cells)), cells * 4, mark="\t")
+    listed = list_files(write({"a.tsv": table} | pictures("", count=4 * len(cells))))
+    assert len(listed.left_out) == 4 * len(several)
+    expected = {cell.strip("[']") for place, cell in enumerate(cells) if place not in several}
+    assert set(listed.classes) == expected
+
+
+@pytest.mark.parametrize("mark", [" ", ",", ";", "|"])
+def test_table_of_several_classes_per_picture_is_refused_as_such(write: Write, mark: str) -> None:
+    words = ["primary", "water", "road", "farm", "cloud"]
+    cells = [mark.join(word for bit, word in enumerate(words) if number >> bit & 1) for number in range(1, 32)]
+    table = rows("id\ttags", range(31), cells, mark="\t")
+    assert "a multi-label dataset" in refusal(write({"a.tsv": table} | pictures("", count=31)))
+
+
+URLS = [
+    "https://bucket.example/x/photo%20{}.jpg?X-Amz-Signature=ab/cd&x=1",
+    "gs://bucket/photo {}.jpg",
+    "/data/local-files/?d=x/photo%20{}.jpg",
+    "/data/upload/1/0123abcd-photo {}.jpg",
+    "D:\\x\\PHOTO {}.JPG",
+]
+
+
+@pytest.mark.parametrize("form", URLS)
+def test_cells_with_addresses_name_files(write: Write, form: str) -> None:
+    files = {f"x/photo {i}.jpg": "" for i in range(6)}
+    table = rows("url,label", [form.format(i) for i in range(6)], PETS)
+    assert labels_of(write({"a.csv": table} | files)) == {f"x/photo {i}.jpg": PETS[i] for i in range(6)}
+    tasks = [
+        {
+            "data": {"image": form.format(i)},
+            "annotations": [{"result": [{"value": {"choices": [PETS[i]]}, "from_name": "kind"}]}] * (1 + i % 2),
+            "predictions": [{"result": [{"value": {"choices": ["fox"]}}]}],
+        }
+        for i in range(6)
+    ]
+    small = [
+        {"image": form.format(i), "id": i, "choice": PETS[i], "annotator": 1, "lead_time": i / 7} for i in range(6)
+    ]
+    for document in (tasks, small):
+        folder = write({"a.json": json.dumps(document)} | files)
+        assert labels_of(folder) == {f"x/photo {i}.jpg": PETS[i] for i in range(6)}
+
+
+def test_label_studios_pictures_without_one_choice_are_left_out(write: Write) -> None:
+    choices: list[list[str]] = [["cat"], ["dog"], ["cat", "dog"], [], ["cat"], ["dog"]]
+    results = [[{"result": [{"value": {"choices": own}}]}] for own in choices]
+    results[3] = [{"was_cancelled": True, "result": [{"value": {"choices": ["fox"]}}]}]
+    tasks = [{"data": {"image": f"{i}.jpg"}, "annotations": own} for i, own in enumerate(results)]
+    small = [
+        {"image": f"{i}.jpg", "choice": {"choices": own} if len(own) != 1 else own[0]} for i, own in enumerate(choices)
+    ]
+    for document in (tasks, small):
+        listed = list_files(write({"a.json": json.dumps(document)} | pictures("")))
+        assert listed.classes == ("cat", "dog") and len(listed.left_out) == 2
+
+
+HASHES = [f"{number * 2654435761 % 2**32:08x}" for number in range(40)]
+
+
+@pytest.mark.parametrize("form", ["train/{0[0]}/{0[1]}/{0[2]}/{0}.jpg", "{0[0]}{0[1]}/{0}.jpg", "images/{0}/a.jpg"])
+def test_folders_named_by_hashes_are_no_classes_if_a_table_has_them(write: Write, form: str) -> None:
+    files = [form.format(name) for name in HASHES]
+    names = HASHES if HASHES[0] in files[0].rpartition("/")[2] else files
+    table = rows("id,landmark_id", names, [100, 101] * 20)
+    folder = write({"train.csv": table} | dict.fromkeys(files, ""))
+    assert labels_of(folder) == {name: f"{100 + place % 2}" for place, name in enumerate(files)}
+
+
+def test_folders_named_by_letters_are_classes(write: Write) -> None:
+    files = {f"{letter}/{letter}_{i}.jpg": "" for letter in "abcdef" for i in range(4)}
+    table = rows("file,label", [name.partition("/")[2] for name in files], [name[0] for name in files])
+    assert list_files(write(files | {"labels.csv": table})).classes == tuple("abcdef")
+
+
 def test_archive_with_a_table_becomes_class_folders(sandbox: Sandbox) -> None:
     files: Files = {f"images/{i}.jpg": picture(i) for i in range(7)}
     files["labels.csv"] = rows("id,label", range(6), ["n/a", ".."] * 3).encode()

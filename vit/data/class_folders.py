@@ -60,7 +60,7 @@ def arrange(
     by_path = {picture.path: picture for picture in pictures}
     root = PackedTree()
     for path in sorted(by_path):
-        root.add(path, "pictures")
+        root.add(path, "all_pictures")
     for path in sorted(tables):
         root.add(path, "tables")
     for path in others:
@@ -88,7 +88,7 @@ def _reads_alike(places: Iterable[Parts], depth: int) -> bool:
     root = PackedTree()
     try:
         for path in places:
-            root.add((*path[:depth], *map(check_class, path[depth:])), "pictures")
+            root.add((*path[:depth], *map(check_class, path[depth:])), "all_pictures")
         splits = find_layout(root, lambda _: b"", "").splits
     except InvalidDataset:
         return False

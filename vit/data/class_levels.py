@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from vit.data.file_names import Parts, printable_name
 from vit.data.folder_structure import Content, Layout, unknown_classes
-from vit.data.picture_trees import NO_PICTURES, Tree
+from vit.data.picture_trees import Tree
 from vit.data.split_names import is_generic, split_name
 from vit.errors import InvalidDataset
 from vit.untrusted import brief, brief_list, spend
@@ -25,7 +25,7 @@ def nesting(name: str, content: Content) -> list[tuple[Parts, list[Parts]]]:
 
 def _below(folder: Tree) -> list[tuple[Parts, list[Parts]]]:
     spend()
-    inner = {name: _below(one) for name, one in folder.folders.items() if name.casefold() not in NO_PICTURES}
+    inner = {name: _below(one) for name, one in folder.folders.items() if name not in folder.companion_folders}
     splits = {name: split_name(name) for name, below in inner.items() if below}
     plain = all(is_generic(name) or (split and split.rank < 2) for name, split in splits.items())
     below = [(names if plain else (name, *names), own) for name in inner for names, own in inner[name]]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from vit.data.file_names import Parts, printable_name
-from vit.data.picture_trees import NO_PICTURES, Tree, pictures_below
+from vit.data.picture_trees import Tree, pictures_below
 from vit.data.split_names import SplitName, split_name, without_split
 from vit.errors import InvalidDataset
 from vit.untrusted import brief_list, spend
@@ -202,7 +202,7 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
     """Read a folder as class folders."""
     inner = _with_pictures(root)
     nested = {
-        name: {one for one in _with_pictures(folder) if one.casefold() not in NO_PICTURES}
+        name: _with_pictures(folder).keys() - folder.companion_folders
         for name, folder in inner.items()
         if not folder.holds_pictures
     }
@@ -218,7 +218,7 @@ def _classes_of(root: Tree, where: str, known: Iterable[str] = ()) -> Layout:
     numbered = all(re.search(r"\d", name) for name in inner) and 2 * min(counts.values()) > len(inner)  # as patients
     if len([name for name in repeated if numbered or any(map(str.isalpha, name))]) < 2:
         return Layout({"": dict(inner)})
-    real = [name for name in inner if name.casefold() not in NO_PICTURES]
+    real = [name for name in inner if name not in root.companion_folders]
     if len(real) == 1:
         return Layout({"": dict(_with_pictures(inner[real[0]]))}, (f"Only {printable_name(real[0])}/ is read.",))
     raise InvalidDataset(

@@ -8,13 +8,24 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
+from itertools import islice
 from os.path import splitext
 from pathlib import PurePosixPath
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from vit.data.file_names import NOT_READ, PICTURES, Parts, printable_name, printable_path
 from vit.data.split_names import split_name, split_of
-from vit.data.table_columns import Accepted, are_splits, file_column, is_set, label_columns, names_splits, title_of
+from vit.data.table_columns import (
+    Accepted,
+    classes_in,
+    file_column,
+    is_set,
+    label_columns,
+    names_splits,
+    splits_in,
+    title_of,
+)
 from vit.data.tables import MOST_BYTES, Table, TableTooLong, read_table
 from vit.untrusted import Unreadable, spend
 
@@ -23,6 +34,7 @@ _MOST_TABLE_BYTES = 2 * MOST_BYTES  # of all tables together
 _MOST_FILE_COLUMNS = 10  # columns of which all rows are looked up; those that name most pictures in a sample of rows
 _MOST_TRIED = 500  # rows sampled to find the column of file names; up to twice as many
 _MISSING = {"nan", "<na>"}  # as pandas writes cells without a value
+_UPLOADED = re.compile("[0-9a-f]{8}-(.+)")  # as Label Studio calls uploaded files
 _CAMERAS = {
     "img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "pic", "picture", "p", "mvi", "vid", "screenshot", "scan",
     "frame", "whatsapp", "received", "fb", "file", "untitled", "download", "unnamed", "sample", "train", "test", "val",
@@ -59,71 +71,120 @@ class NoLabels(NamedTuple):
 # --- Tables ---------------------------------------------------------------------------------------------------
 
 
+class Listing(NamedTuple):
+    """A table that lists pictures.
+
+    Attributes:
+        path: of the table.
+        pictures: one per row.
+        splits: (picture, split) pairs, from a column or the table's name.
+        values: cells of each column but those of file names and splits, one per picture.
+        columns: titles, if it has any.
+        files: the column of file names.
+        unknown: title of a column of splits that are not understood, or "".
+    """
+
+    path: Parts
+    pictures: list[Parts]
+    splits: list[tuple[Parts, str]]
+    values: dict[int, list[str]]
+    columns: Sequence[str] | None
+    files: int
+    unknown: str
+
+
+class Listings(NamedTuple):
+    """The tables that list some pictures; for the others, the reason by its kind and the table."""
+
+    tables: list[Listing]
+    others: dict[str, dict[Parts, str]]
+
+
 class _Reading(NamedTuple):
-    """Content of one table: classes of each picture, and splits from a column."""
+    """Content of one table: classes of each picture."""
 
     classes: dict[Parts, set[str]]
-    splits: dict[Parts, str]
     note: str
 
 
-def from_tables(
-    pictures: Sequence[Parts], tables: Sequence[Parts], read: Callable[[Parts], bytes], accepted: Accepted = "any"
-) -> PictureLabels | NoLabels:
-    """Find tables that list these pictures and their classes.
+def list_tables(pictures: Iterable[Parts], tables: Iterable[Parts], read: Callable[[Parts], bytes]) -> Listings:
+    """Find the tables that list these pictures.
 
     Args:
         read: returns the content of a table; raises OSError or Unreadable.
-        accepted: titles of a class column.
     """
-    if not pictures:
-        return NoLabels()
-    index, readings, reasons = _Index(pictures), list[tuple[Parts, _Reading]](), list[str]()
-    single, unread, unmatched, tried, size, failed = "", "", "", 0, 0, list[str]()
-    left = ""
+    index, found, tried, size = _Index(pictures), Listings([], defaultdict(dict)), 0, 0
+    unmatched: list[tuple[Parts, Table]] = []
     for path in sorted(tables, key=lambda path: (len(path), path)):
-        name = PurePosixPath(path[-1].casefold())
+        shown, name = printable_path(path), PurePosixPath(path[-1].casefold())
         if name.stem in index.by_stem:
-            single = single or f"Annotations of single pictures, such as {printable_path(path)}, are not read."
+            found.others["single"][path] = f"Annotations of single pictures, such as {shown}, are not read."
             continue
         if "submission" in name.stem:  # with made-up predictions
             continue
         if name.suffix in NOT_READ:
-            unread = unread or f"{printable_path(path)} is not read. Save it as CSV."
+            found.others["unread"][path] = f"{shown} is not read. Save it as CSV."
             continue
         spend()
         if (tried := tried + 1) > MOST_TABLES or size > _MOST_TABLE_BYTES:
-            left = f"Only the first {tried - 1} tables are read, before {printable_path(path)}."
+            found.others["left"][path] = f"Only the first {tried - 1} tables are read, before {shown}."
             break
         try:
             size += len(content := read(path))
             table = read_table(content, name.suffix)
         except (OSError, Unreadable, TableTooLong) as error:
-            failed.append(f"{printable_path(path)} {error}" if isinstance(error, TableTooLong) else str(error))
+            found.others["failed"][path] = f"{shown} {error}" if isinstance(error, TableTooLong) else str(error)
             continue
-        reading = _read(table, path, index, accepted) if table else None
-        if isinstance(reading, _Reading):
-            readings.append((path, reading))
-        elif reading:
-            reasons.append(reading)
-        elif table and name.suffix != ".txt":  # which may be any text
-            unmatched = unmatched or f"{printable_path(path)} names fewer than half of the pictures, so it is not used."
+        listing = _list(table, path, index) if table else None
+        if isinstance(listing, Listing):
+            found.tables.append(listing)
+        elif listing:
+            found.others["unclear"][path] = listing
+        elif table:
+            unmatched.append((path, table))
+    for one in found.tables:  # CUB-200's images.txt numbers the pictures, and its other tables have the numbers
+        for cells in one.values.values():
+            if len({*cells} - {""}) == len(cells):
+                index.by_key.update(zip(cells, one.pictures, strict=True))
+    for path, table in unmatched:
+        listing = _list(table, path, index) if index.by_key else None
+        if isinstance(listing, Listing) and 10 * len({*listing.pictures}) > 9 * len({*index.by_key.values()}):
+            found.tables.append(listing)
+        else:
+            kind = "text" if path[-1].lower().endswith(".txt") else "unmatched"  # any text, or a table
+            why = f"{printable_path(path)} names fewer than half of the pictures, so it is not used."
+            found.others[kind][path] = why
+    return found
+
+
+def labels_in(listings: Listings, pictures: Collection[Parts], accepted: Accepted) -> PictureLabels | NoLabels:
+    """Read the classes in tables; only folders determine the splits.
+
+    Args:
+        pictures: all of which the tables should name the class.
+        accepted: titles of a class column.
+    """
+    found = [(one.path, _read(one, accepted)) for one in listings.tables if one.values or one.unknown]
+    readings = [(path, own) for path, own in found if isinstance(own, _Reading)]
+    reasons = [*listings.others["unclear"].values(), *(own for _, own in found if isinstance(own, str))]
+    failed = [*listings.others["failed"].values()]
     if not readings:
         reasons += failed
-        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels(unread or unmatched or single or left)
-    merged = _merged(readings, len(pictures))
-    failed += [left] * bool(left)
+        kinds = ("unread", "unmatched", "single", "left")
+        others = [reason for kind in kinds for reason in listings.others[kind].values()]
+        return NoLabels(reasons[0], by_table=True) if reasons else NoLabels("".join(others[:1]))
+    merged = _merged(readings, pictures)
+    failed += listings.others["left"].values()
     return merged._replace(notes=(*merged.notes, *failed)) if isinstance(merged, PictureLabels) else merged
 
 
-def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels | NoLabels:
+def _merged(readings: list[tuple[Parts, _Reading]], pictures: Collection[Parts]) -> PictureLabels | NoLabels:
     """Merge several tables about the same pictures; the longest takes precedence."""
     readings.sort(key=lambda one: -len(one[1].classes))
     labels: dict[Parts, tuple[str, str]] = {}
     notes, used, several = list[str](), list[Parts](), set[Parts]()
     for path, reading in readings:
         spend()
-        by_table = split_name(PurePosixPath(path[-1]).stem)
         pairs = {
             picture: (labels[picture][0], next(iter(names)) if len(names) == 1 else "")
             for picture, names in reading.classes.items()
@@ -136,8 +197,6 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
                 f"{printable_path(other)}. Leave one.",
                 by_table=True,
             )
-        for picture in pairs if by_table else ():
-            labels[picture] = labels[picture][0], labels[picture][1] or by_table.kind  # type: ignore[union-attr]
         own = {picture: names for picture, names in reading.classes.items() if picture not in labels}
         if not own:
             continue
@@ -146,16 +205,18 @@ def _merged(readings: list[tuple[Parts, _Reading]], count: int) -> PictureLabels
                 several.add(picture)
                 continue
             by_folder = split_of(name for name in picture[:-1] if (known := split_name(name)) and known.rank < 2)
-            usual = (by_folder or by_table).kind if by_folder or by_table else ""  # type: ignore[union-attr]
-            labels[picture] = next(iter(names)), reading.splits.get(picture, usual)
+            labels[picture] = next(iter(names)), by_folder.kind if by_folder else ""
         notes.append(reading.note)
         used.append(path)
     several -= set(labels)
+    if len(several) > 3 * len(labels):
+        much = f"{len(several):,} of the pictures have several classes in {printable_path(readings[0][0])}"
+        return NoLabels(f"{much}, a multi-label dataset. Only one class per picture can be learnt.", by_table=True)
     if several:
         verb = "has" if len(several) == 1 else "have"
         notes.append(f"{len(several):,} of the pictures {verb} several classes there and cannot be used.")
-    if unnamed := count - len(labels) - len(several):
-        notes.append(f"No class is given there for {unnamed:,} of {count:,} pictures.")
+    if unnamed := len({*pictures} - labels.keys() - several):
+        notes.append(f"No class is given there for {unnamed:,} of {len(pictures):,} pictures.")
     if len({label for label, _ in labels.values()}) > 1:
         return PictureLabels(labels, tuple(notes), tuple(used))
     if several:
@@ -178,6 +239,7 @@ class _Index:
         self.by_name: dict[str, list[Parts]] = defaultdict(list)
         self.by_stem: dict[str, list[Parts]] = defaultdict(list)
         self.by_number: dict[str, list[Parts]] = defaultdict(list)
+        self.by_key = dict[str, Parts]()  # that tables use instead of names
         self.count = 0
         self._inner: dict[int, dict[str, list[Parts]]] = {}  # by id of a list in this index and the next folder
         self._chosen: dict[tuple[int, Parts, str], Parts | None] = {}
@@ -198,6 +260,13 @@ class _Index:
             home: folder of the table.
             split: that the table belongs to, or "".
         """
+        found = self._find(text, home, split) or self.by_key.get(text)
+        if found or not ("%" in text or "?" in text):
+            return found
+        address, _, query = map(unquote, text.partition("?"))
+        return self._find(address, home, split) or self._find(query.rpartition("=")[2], home, split)
+
+    def _find(self, text: str, home: Parts, split: str) -> Parts | None:
         parts = [part.casefold() for part in text.replace("\\", "/").split("/") if part not in ("", ".")]
         if not parts:
             return None
@@ -207,6 +276,8 @@ class _Index:
             stem, suffix = splitext(name)
             stem = stem if suffix in PICTURES else name
             known = self.by_stem.get(stem)
+            if not known and (uploaded := _UPLOADED.fullmatch(name)):
+                known = self.by_name.get(uploaded[1])
             if not known and stem.isdecimal():  # spreadsheets remove leading zeros
                 known = self.by_number.get(stem.lstrip("0"))
         if not known or len(known) == 1:
@@ -239,10 +310,10 @@ class _Index:
         return self._chosen[key]
 
 
-def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Reading | str | None:
-    """Read a table; a sentence if its classes are ambiguous, None if it does not list these pictures."""
+def _list(table: Table, path: Parts, index: _Index) -> Listing | str | None:
+    """Find the pictures that a table lists; a sentence if it is ambiguous which, None if it lists none."""
     rows = table.rows
-    of_table = split_name(PurePosixPath(path[-1]).stem)
+    of_table = split_name(stem := PurePosixPath(path[-1]).stem)
     split = of_table.kind if of_table else ""
     some = rows[:: max(len(rows) // _MOST_TRIED, 1)]
 
@@ -263,12 +334,12 @@ def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Read
     }
     if not fit:
         return None
-    shown, columns = printable_path(path), table.columns
+    columns = table.columns
     first = columns is None  # the row that may contain the titles
     titles = columns or ["" if column in fit and fit[column][0] else title for column, title in enumerate(rows[0])]
     files = file_column(rows[first:], {column: own[first:] for column, own in fit.items()}, titles)
     if isinstance(files, str):
-        return f"{shown} names these pictures, but {files}"
+        return f"{printable_path(path)} names these pictures, but {files}"
     pictures = fit[files]
     if columns is None and pictures[0] is None:
         columns, rows, pictures = rows[0], rows[1:], pictures[1:]
@@ -276,33 +347,37 @@ def _read(table: Table, path: Parts, index: _Index, accepted: Accepted) -> _Read
     named_pictures = list(filter(None, pictures))
     others = [column for column in range(len(rows[0])) if column != files] if rows else []
     values = {column: _without_missing([row[column] for row in named_rows]) for column in others}
-    split_column = next((column for column in others if are_splits(values[column])), None)
-    chosen = label_columns(
-        {c: own for c, own in values.items() if c != split_column and not names_splits(c, columns)},
-        columns,
-        accepted,
+    known = splits_in(values, columns, stem)
+    unknown = [column for column in others if column not in known and names_splits(column, columns)]
+    splits = [
+        (picture, own[cell])
+        for column, own in islice(known.items(), 1)
+        for picture, cell in zip(named_pictures, values[column], strict=True)
+        if cell in own
+    ] or [(picture, split) for picture in named_pictures if split]
+    values = {column: own for column, own in values.items() if column not in known and column not in unknown}
+    return Listing(
+        path, named_pictures, splits, values, columns, files, title_of(unknown[0], columns) if unknown else ""
     )
+
+
+def _read(listing: Listing, accepted: Accepted) -> _Reading | str:
+    """Read the classes in a table; a sentence if they are ambiguous."""
+    shown, columns, values = printable_path(listing.path), listing.columns, listing.values
+    chosen = label_columns(values, columns, accepted)
     if isinstance(chosen, str):
         return f"{shown} names these pictures, but {chosen}"
     classes: dict[Parts, set[str]] = defaultdict(set)
     for column in chosen:
         spend()
-        names = {
-            cell: {columns[column]} if len(chosen) > 1 and columns else {*map(str.strip, cell.split("|"))} - {""}
-            for cell in set(values[column])
-            if len(chosen) == 1 or is_set(cell)
-        }
-        for picture, cell in zip(named_pictures, values[column], strict=True):
+        names = classes_in(values[column])
+        if len(chosen) > 1 and columns:
+            names = {cell: {columns[column]} for cell in names if is_set(cell)}
+        for picture, cell in zip(listing.pictures, values[column], strict=True):
             if names.get(cell):
                 classes[picture] |= names[cell]
-    splits = {
-        picture: str(own.kind)
-        for picture, cell in zip(named_pictures, values.get(split_column, ()), strict=False)  # type: ignore[arg-type]
-        if (own := split_name(cell))
-    }
-    title = ", ".join(title_of(column, columns) for column in (files, *chosen[:3])) + (", …" if len(chosen) > 3 else "")
-    note = f"Classes are from {shown} (columns {title})."
-    return _Reading(classes, splits, note)
+    title = ", ".join(title_of(column, columns) for column in (listing.files, *chosen[:3])) + ", …" * (len(chosen) > 3)
+    return _Reading(classes, f"Classes are from {shown} (columns {title}).")
 
 
 def _without_missing(cells: list[str]) -> list[str]:
@@ -331,6 +406,7 @@ def name_numeric_classes(labelled: PictureLabels) -> PictureLabels:
 
 _CLASS_FIRST = re.compile(r"(?P<name>.*\w)(?P<mark>[ ._-])\(?\d+\)?|(?P<word>.*[^\W\d_])\d+")
 _MOMENT = re.compile(r"(19|20)\d\d[-_. ]?[01]\d[-_. ]?[0-3]\d|^[\d\W_]{4,}$")  # a camera's date, or many digits
+PERSON = re.compile(r"-?\d+_c\d")  # and a camera, as in Market-1501's 0002_c1s1_000451_00.jpg
 _CLASS_LAST = re.compile(r"\d+(?P<mark>[ ._-])(?P<name>[^\W\d_].*)")
 
 
@@ -347,7 +423,7 @@ def from_names(pictures: Sequence[Parts]) -> PictureLabels | None:
         marks = set()
         for folder, own in folders.items():
             split = split_of(folder)
-            found = [pattern.fullmatch(PurePosixPath(picture[-1]).stem) for picture in own]
+            found = [pattern.fullmatch(splitext(picture[-1])[0]) for picture in own]
             if not all(found):
                 if split and split.kind == "test":
                     continue
@@ -362,7 +438,7 @@ def from_names(pictures: Sequence[Parts]) -> PictureLabels | None:
             if train and train != set(counts):
                 continue
             first = {re.split(r"[\W\d_]+", label.casefold())[0] for label in counts}
-            if any(map(_MOMENT.search, counts)):
+            if any(map(_MOMENT.search, counts)) or all(PERSON.match(picture[-1]) for picture in labels):
                 continue
             if len(marks) == 1 and len(counts) > 1 and 2 * len(counts) <= len(labels) and not first & _CAMERAS:
                 example = next(iter(labels))

@@ -11,8 +11,10 @@ from functools import reduce
 from os.path import splitext
 
 from vit.data.archive_names import check_class
+from vit.data.companions import parse_folder
 from vit.data.file_names import OTHER_PICTURES, PICTURES, Parts, printable_name, printable_path
 from vit.data.folder_structure import (
+    Content,
     Layout,
     folder_list,
     from_folders,
@@ -20,12 +22,24 @@ from vit.data.folder_structure import (
     splits_in_names,
     unknown_classes,
 )
-from vit.data.labelled_files import NoLabels, PictureLabels, agree, from_names, from_tables, name_numeric_classes
-from vit.data.picture_trees import NO_PICTURES, Tree, others_below, pictures_below, tables_below
+from vit.data.labelled_files import (
+    PERSON,
+    Listings,
+    NoLabels,
+    PictureLabels,
+    agree,
+    from_names,
+    labels_in,
+    list_tables,
+    name_numeric_classes,
+)
+from vit.data.picture_trees import Tree, companions_below, others_below, pictures_below, stems, tables_below, walk
+from vit.data.split_lists import split_by_lists
 from vit.data.split_names import is_generic, split_name, without_split
 from vit.errors import InvalidDataset
 from vit.untrusted import brief_list
 
+_HASH = re.compile("[0-9a-f]{1,3}|[0-9a-f-]{6,}", re.IGNORECASE)
 _LISTED = 20  # excluded pictures per folder that a message lists; of more it states the number
 
 
@@ -39,41 +53,68 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     Raises:
         InvalidDataset: fewer than two classes, or it is ambiguous which folders are the classes.
     """
+    if _are_hashes(root) and isinstance(labelled := _from_files(root, read), PictureLabels):
+        return _split(labelled, where)
     found = from_folders(root, where)
-    layout = splits_in_names(found) or found
+    layout = _without_companions(splits_in_names(found) or found)
     names, reason, only_splits = layout.classes, "", False
-    if _are_masks(names):
-        names = tuple(name for name in names if name.casefold() not in NO_PICTURES)
     if len(names) < 2 or set(layout.splits) <= {""}:
         only_splits = _are_splits(names)
         if len(names) < 2 or all(map(split_name, names)):
             labelled = _from_files(root, read)
-        elif _are_parts(names):
-            labelled = _from_files(root, read, doubtful=False)
-            layout = _note_file_names(layout)
-        elif contradicting := _contradicting_table(root, layout, read):
-            labelled = contradicting
-            if not all(map(str.isdecimal, names)):  # numbers, as of years, are more likely parts
-                raise _two_sources(names, labelled, where)
-        else:
-            labelled = NoLabels()
-            layout = _note_doubtful(layout)
-        if isinstance(labelled, PictureLabels):
-            return _split(labelled, where)
-        reason = labelled.reason
+            if isinstance(labelled, PictureLabels):
+                return _split(labelled, where)
+            reason = labelled.reason
     if len(names) < 2 or only_splits:
         raise InvalidDataset(_too_few(root, names, only_splits, reason, where))
     for split in layout.splits.values():
         if unknown := sorted(set(split) - set(names)):
             raise unknown_classes(unknown, where)
-    return _note_unread(root, layout)
+    layout = _note_unread(root, layout)
+    return _with_tables(root, layout, read, where) if set(layout.splits) == {""} else layout
 
 
-def _are_masks(names: Iterable[str]) -> bool:
-    """Whether the folders contain pictures and their segmentation masks, instead of classes."""
-    every = set(names)
-    real = {name for name in every if name.casefold() not in NO_PICTURES}
-    return real != every and len(real) < 2 and all(map(is_generic, real))
+def _are_hashes(root: Tree) -> bool:
+    """Whether all pictures are in folders named by hashes, or by the first characters of the pictures' own names."""
+    lettered = False  # years and digits are names of classes
+    for folder in walk(root):
+        if folder.holds_pictures:
+            name = folder.path[-1] if folder.path else ""
+            starts = tuple("".join(folder.path[depth:]).casefold() for depth in range(len(folder.path)))
+            own = [splitext(picture)[0].casefold() for picture in folder.pictures]
+            by_start = all(_HASH.fullmatch(stem) and stem.startswith(starts) for stem in own)
+            if not _HASH.fullmatch(name) or (len(name) < 8 and not by_start):
+                return False
+            lettered |= not name.isdecimal()
+    return lettered
+
+
+def _without_companions(layout: Layout) -> Layout:
+    """Leave out class folders whose pictures accompany those of the others, such as masks/ beside images/ or cats/."""
+    classes = next(iter(layout.splits.values()), {})
+    parsed = {name: parse_folder(name) for name in classes}
+    plain = [name for name, own in parsed.items() if not own.words]
+    marked = [name for name, own in parsed.items() if own.words]
+    exact = {name for name in marked if not parsed[name].rest}
+    partners = {name: [other for other in plain if parsed[other].rest == parsed[name].rest] for name in marked}
+    found = set()
+    if len(plain) < 2 and all(map(is_generic, plain)):
+        found = exact if plain or len(exact) == len(marked) else set()
+    elif exact and len(plain) > 1:  # numbers as names would be those of several classes
+        found = {name for name in exact if _fits(name, plain, classes)}
+    elif len(marked) > 1 and all(own and _fits(name, own, classes) for name, own in partners.items()):
+        found = {*marked}
+    if not found:
+        return layout
+    splits = {split: {name: own[name] for name in own if name not in found} for split, own in layout.splits.items()}
+    note = f"No classes, as their pictures accompany those beside them: {folder_list(sorted(found))}."
+    return layout._replace(splits=splits, notes=(*layout.notes, note))
+
+
+def _fits(name: str, others: Iterable[str], classes: Mapping[str, Content]) -> bool:
+    """Whether each picture of a class has the name of exactly one picture of other classes."""
+    known = Counter(stem for other in others for stem in stems(pictures_of(classes[other])))
+    return all(known[stem] == 1 for stem in stems(pictures_of(classes[name])))
 
 
 def _are_splits(names: Iterable[str]) -> bool:
@@ -82,6 +123,8 @@ def _are_splits(names: Iterable[str]) -> bool:
     for name in names:
         split = split_name(name)
         if split is None:
+            if parse_folder(name).words and not parse_folder(name).rest:
+                continue  # gt_bbox/ beside query/
             return False
         kinds.setdefault(without_split(name).casefold() if split.rank == 2 else "", set()).add(split.kind)
     return "" in kinds or any(len(own) > 1 for own in kinds.values())
@@ -89,7 +132,7 @@ def _are_splits(names: Iterable[str]) -> bool:
 
 def _note_doubtful(layout: Layout) -> Layout:
     """Add a note about classes whose names suggest otherwise."""
-    doubtful = [name for name in layout.classes if (split := split_name(name)) and split.rank == 1]
+    doubtful = [name for name in layout.classes if (own := split_name(name)) and own.rank < 2 and name != "train"]
     note = f"Read as classes, as the folders beside them: {folder_list(doubtful)}."
     return layout._replace(notes=(*layout.notes, note)) if doubtful else layout
 
@@ -110,7 +153,7 @@ def _note_file_names(layout: Layout) -> Layout:
     """Add a note if file names give other classes than the folders."""
     folders = _folders_of(layout)
     named = from_names(list(folders))
-    if named is None or _agrees(named, folders):
+    if named is None or agree([(label, folders[picture]) for picture, (label, _) in named.labels.items()]):
         return layout
     labels = brief_list(sorted({printable_name(label) for label, _ in named.labels.values()}))
     classes = folder_list(layout.classes)
@@ -118,16 +161,31 @@ def _note_file_names(layout: Layout) -> Layout:
     return layout._replace(notes=(*layout.notes, note))
 
 
-def _contradicting_table(root: Tree, layout: Layout, read: Callable[[Parts], bytes]) -> PictureLabels | None:
-    """Find a table beside class folders whose column `label` gives most pictures other classes than the folders do."""
-    tables = tables_below(root, {folder.path for folder in _class_folders(layout)})
+def _with_tables(root: Tree, layout: Layout, read: Callable[[Parts], bytes], where: str) -> Layout:
+    """Split class folders by the tables beside them, or read their pictures' classes there if the folders are parts.
+
+    Raises:
+        InvalidDataset: a column `label` gives most pictures other classes than the folders do.
+    """
+    parts = _are_parts(layout.classes)
+    layout = _note_file_names(layout) if parts else _note_doubtful(layout)
+    tables = tables_below(root, () if parts else {folder.path for folder in _class_folders(layout)})
     if not tables:
-        return None  # without listing the pictures
+        return layout  # without listing the pictures
     folders = _folders_of(layout)
-    labelled = from_tables(list(folders), tables, read, "label")
-    if isinstance(labelled, NoLabels) or 2 * len(labelled.labels) < len(folders) or _agrees(labelled, folders):
-        return None
-    return labelled
+    others = set(pictures_below(root, all_of_them=False)) - folders.keys()
+    listings = list_tables([*folders, *sorted(others)], tables, read)
+    labelled = labels_in(listings, folders, "usual" if parts else "label")
+    if isinstance(labelled, PictureLabels):
+        pairs = [(label, folders[picture]) for picture, (label, _) in labelled.labels.items() if picture in folders]
+        renamed = parts and 2 * sum(label == folder for label, folder in pairs) < len(pairs)
+        if 2 * len(pairs) >= len(folders) and (renamed or not agree(pairs)):
+            if parts or all(map(str.isdecimal, layout.classes)):  # numbers, as of years, are more likely parts
+                return _split(_with_lists(labelled, listings), where)
+            raise _two_sources(layout.classes, labelled, where)
+    listed = split_by_lists(folders, others, listings)
+    notes = (*layout.notes, *listed.notes)
+    return _split(listed._replace(notes=notes), where) if listed.tables else layout._replace(notes=notes)
 
 
 def _class_folders(layout: Layout) -> list[Tree]:
@@ -137,10 +195,6 @@ def _class_folders(layout: Layout) -> list[Tree]:
 
 def _folders_of(layout: Layout) -> dict[Parts, str]:
     return {picture: name for name, content in layout.splits[""].items() for picture in pictures_of(content)}
-
-
-def _agrees(labelled: PictureLabels, folders: Mapping[Parts, str]) -> bool:
-    return agree([(label, folders[picture]) for picture, (label, _) in labelled.labels.items()])
 
 
 def _two_sources(names: Sequence[str], labelled: PictureLabels, where: str) -> InvalidDataset:
@@ -159,18 +213,26 @@ def _are_parts(names: Iterable[str]) -> bool:
 # --- Tables and names of files ---------------------------------------------------------------------------------
 
 
-def _from_files(root: Tree, read: Callable[[Parts], bytes], doubtful: bool = True) -> PictureLabels | NoLabels:
-    """Determine classes from tables or file names.
-
-    Args:
-        doubtful: whether to accept a class column with any title, and file names.
-    """
+def _from_files(root: Tree, read: Callable[[Parts], bytes]) -> PictureLabels | NoLabels:
+    """Determine classes from tables or file names."""
     pictures = pictures_below(root, all_of_them=False)
-    labelled = from_tables(pictures, tables_below(root), read, "any" if doubtful else "usual")
-    if isinstance(labelled, PictureLabels):
-        equal = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
-        return NoLabels() if 2 * equal > len(labelled.labels) else name_numeric_classes(labelled)
-    return (from_names(pictures) or labelled) if doubtful and not labelled.by_table else labelled
+    companions = [picture for picture, word in companions_below(root).items() if word]  # that a table may name
+    listings = list_tables([*pictures, *companions], tables_below(root), read)
+    labelled = labels_in(listings, pictures, "any")
+    if isinstance(labelled, NoLabels):
+        named = None if labelled.by_table else from_names(pictures)
+        return _with_lists(named, listings) if named else labelled
+    equal = sum(label in picture[:-1] for picture, (label, _) in labelled.labels.items())
+    return NoLabels() if 2 * equal > len(labelled.labels) else _with_lists(labelled, listings)
+
+
+def _with_lists(labelled: PictureLabels, listings: Listings) -> PictureLabels:
+    """Split pictures by tables, if folders do not."""
+    labelled = name_numeric_classes(labelled)
+    if any(split for _, split in labelled.labels.values()):
+        return labelled
+    listed = split_by_lists({picture: label for picture, (label, _) in labelled.labels.items()}, (), listings)
+    return PictureLabels(listed.labels, (*labelled.notes, *listed.notes), (*labelled.tables, *listed.tables))
 
 
 def _split(labelled: PictureLabels, where: str) -> Layout:
@@ -209,7 +271,10 @@ def _too_few(root: Tree, names: Sequence[str], only_splits: bool, reason: str, w
     message = f"{where} has {folder_count}, and a classifier needs at least two. "
     if only_splits:
         message = f"{where} has only folders of splits ({folder_list(names)}), and no class folders in them. "
-    if reason:
+        if person := next((path[-1] for path in pictures_below(root) if PERSON.match(path[-1])), ""):
+            name = printable_name(person)
+            return f"{where} has only folders of splits. Names as {name} begin with identities: make a folder for each."
+    if reason and folders:
         return message + reason
     advice = "Make one folder per class, or a table with a column `label`."
     if not folders and (held := [*tables_below(root), *others_below(root)]):
@@ -239,16 +304,21 @@ def no_test_pictures_error(where: str, layout: Layout) -> InvalidDataset:
 def left_out(root: Tree, layout: Layout) -> list[str]:
     """Describe the pictures that are in no class, one line per picture or large folder, and those of other formats."""
     used = {path for classes in layout.splits.values() for content in classes.values() for path in pictures_of(content)}
+    companions = {picture: why for picture, why in companions_below(root).items() if picture not in used}
     unused: dict[Parts, list[Parts]] = {}
-    for picture in sorted(set(pictures_below(root)) - used):
+    for picture in sorted(set(pictures_below(root)) - used - companions.keys()):
         unused.setdefault(picture[:-1], []).append(picture)
-    why = "in none of the class folders" if _class_folders(layout) else "it has no class, or several"
+    why = "in none of the class folders" if _class_folders(layout) else "it has no class, several, or no split"
     lines = []
     for path, own in unused.items():
         if len(own) > _LISTED:
             lines.append(f"{printable_path(path)}/: {len(own):,} pictures, {why}")
         else:
             lines += [f"{printable_path(picture)}: {why}" for picture in own]
+    kinds = Counter((picture[:-1], word) for picture, word in companions.items())
+    for (path, word), count in sorted(kinds.items()):
+        named = f"with `{word}` in their names " if word else ""
+        lines.append(f"{printable_path(path) or '.'}/: {count:,} pictures {named}accompany others")
     unread = Counter((path[:-1], splitext(path[-1])[1].lower()) for path in others_below(root))
     for (path, suffix), count in sorted(unread.items()):
         if suffix in OTHER_PICTURES:

@@ -155,7 +155,7 @@ def files_of(folder: Path) -> list[Path]:
     """
     if (found := own_files_of(folder)) or not folder.is_dir():
         return found
-    below = {name: own for name, inner in DiskTree(folder).folders.items() if (own := own_files_of(inner.place))}
+    below = {name: own for name in DiskTree(folder).folders if (own := own_files_of(folder / name))}
     if below and pictures_below(DiskTree(folder)):
         return []
     if len(below) > 1:

@@ -14,11 +14,12 @@ _TRAIN = (
     "train", "training", "trainval", "trn", "trainings", "entrainement", "apprentissage", "entrenamiento", "treino",
     "treinamento", "addestramento", "trening", "treningowe", "egitim", "latih", "pelatihan", "обучение", "обучающая",
     "тренировка", "тренировочная", "训练", "訓練", "学習", "学習用", "訓練用", "トレーニング", "학습", "훈련",
+    "labelled", "labeled",
 )  # fmt: skip
 _TEST = (
     "test", "testing", "tests", "tst", "eval", "evaluation", "holdout", "prueba", "pruebas", "teste", "testes",
     "testowe", "uji", "pengujian", "тест", "тестовая", "тестирование", "测试", "測試", "テスト", "テスト用", "評価",
-    "评估", "테스트", "시험", "평가",
+    "评估", "테스트", "시험", "평가", "query", "gallery", "probe", "unlabelled", "unlabeled",
 )  # fmt: skip
 _VALIDATION = (
     "val", "valid", "validation", "validate", "validating", "dev", "devel", "development", "validierung",
@@ -33,8 +34,9 @@ def _without_accents(text: str) -> str:
 
 # Among several candidates for testing, the first in this order is used.
 _ORDER = {_without_accents(word): order for order, word in enumerate((*_TRAIN, *_TEST, *_VALIDATION))}
+_WEAK = ("query", "gallery", "probe", "labelled", "labeled", "unlabelled", "unlabeled")  # beside another such word
 _EXACT = ("train", "test", "val", "valid", "validation")
-_NEUTRAL = (
+NEUTRAL = (
     "set", "sets", "data", "dataset", "image", "images", "img", "imgs", "picture", "pictures", "photo", "photos",
     "split", "folder", "dir", "samples", "daten", "datensatz", "bilder", "集", "数据", "数据集", "資料", "图片", "图像",
     "データ", "セット", "データセット", "画像", "데이터", "셋", "데이터셋",
@@ -74,10 +76,22 @@ def split_name(name: str) -> SplitName | None:
         return SplitName(_ORDER[name], 0)
     words = [_without_suffix(word.casefold()) for word in _words(name)]
     orders = {_ORDER[word] for word in words if word in _ORDER}
+    if len(orders) > 1:
+        orders -= {_ORDER[word] for word in _WEAK}
     if len(orders) != 1:
         return None
-    others = tuple(word for word in words if word not in _ORDER and word not in _NEUTRAL)
+    others = tuple(word for word in words if word not in _ORDER and word not in NEUTRAL)
     return SplitName(orders.pop(), 2 if others else 1, others)
+
+
+def split_kinds(name: str) -> list[Kind]:
+    """Return the splits that a name names, in its order.
+
+    >>> split_kinds("train_test_split"), split_kinds("is_training_image")
+    (['train', 'test'], ['train'])
+    """
+    words = (_without_suffix(word.casefold()) for word in _words(name))
+    return [SplitName(_ORDER[word], 0).kind for word in words if word in _ORDER]
 
 
 def without_split(name: str) -> str:
@@ -108,7 +122,7 @@ def is_generic(name: str) -> bool:
     (True, False)
     """
     words = [word.casefold() for word in _words(name)]
-    return bool(words) and all(word in _NEUTRAL for word in words)
+    return bool(words) and all(word in NEUTRAL for word in words)
 
 
 def _words(name: str) -> list[str]:
@@ -118,7 +132,7 @@ def _words(name: str) -> list[str]:
 
 def _without_suffix(word: str) -> str:
     """Return the word for a split in names such as "trainset" and "testdata"; else the word itself."""
-    for suffix in _NEUTRAL:
+    for suffix in NEUTRAL:
         if (stem := word.removesuffix(suffix)) in _ORDER:
             return stem
     return word

@@ -1,25 +1,30 @@
 """Determine the roles of a table's columns: file names, classes and splits."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
+from vit.data.companions import COMPANION_WORDS
 from vit.data.file_names import Parts, is_picture, printable_name
-from vit.data.picture_trees import NO_PICTURES
-from vit.data.split_names import split_name
+from vit.data.split_names import split_kinds, split_name
 from vit.untrusted import brief_list, spend
 
 Accepted = Literal["any", "usual", "label"]  # titles of a class column: any, a common one, or `label` only
 _USUAL = (
     "label", "labels", "class", "classes", "category", "categories", "classname", "target", "species", "breed", "dx",
-    "diagnosis", "tag", "y",
+    "diagnosis", "tag", "tags", "choice", "y",
 )  # fmt: skip
 _FILE = {
     "file", "files", "filename", "filenames", "filepath", "filepaths", "fname", "path", "paths", "image", "images",
     "img", "imageid", "imagename", "imagepath", "picture", "photo", "datei", "dateiname", "bild",
 }  # fmt: skip
 _KEY = {"id", "ids", "name", "names", "key", "code", "uid"}
+_SPLITS = {"split", "splits", "partition", "fold", "folds", "kfold", "subset", "setid"}
+_MOST_SPLITS = 20  # different words in a column of splits
+_FLAGS = {"0", "1", "0.0", "1.0", "true", "false", "True", "False"}
+_LIST = re.compile(r"(?:\{\"choices\": *)?\[(.*)\]\}?")  # the first part as in Label Studio's CSV
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _INDEX = re.compile(r"|unnamed: ?\d+|index|level_\d+", re.IGNORECASE)  # as pandas names the numbers of rows
 _SOME = 1000  # rows sampled for the form of names
 _MOST_NUMBERS = 20  # maximum number of different numbers in a class column, unless its name is a common one
@@ -44,8 +49,8 @@ def file_column(
         named = (row[column] for row, picture in zip(rows, found[column], strict=True) if picture)
         cells = list(islice(named, _SOME))
         names = sum(is_picture(cell) or "/" in cell or "\\" in cell for cell in cells)
-        words = {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", titles[column])}
-        meant = 0 if words & {*_USUAL, *NO_PICTURES} else 2 if words & _FILE else 1 if words & _KEY else 0
+        words = _words(titles[column])
+        meant = 0 if words & {*_USUAL, *COMPANION_WORDS} else 2 if words & _FILE else 1 if words & _KEY else 0
         counts_rows = any(all(row[column] == str(n) for n, row in enumerate(rows, first)) for first in (0, 1))
         return 2 * names > len(cells), not _INDEX.fullmatch(titles[column]), meant, meant > 0 and not counts_rows
 
@@ -55,6 +60,15 @@ def file_column(
         names = " and ".join(title_of(column, titles) for column in best[:6])
         return f"its columns {names} name different ones. Keep one of them, or call it `filename`."
     return max(best, key=lambda column: (sum(map(bool, found[column])), -column))
+
+
+def _words(title: str) -> set[str]:
+    return {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", title)}
+
+
+def is_usual(title: str) -> bool:
+    """Whether a title is a common one for classes."""
+    return not _words(title).isdisjoint(_USUAL)
 
 
 def title_of(column: int, titles: Sequence[str] | None) -> str:
@@ -67,16 +81,68 @@ def is_set(cell: str) -> bool:
     return cell.casefold() in ("1", "1.0", "true", "yes")
 
 
-def are_splits(cells: Sequence[str]) -> bool:
-    """Whether all cells that are not empty name splits, and at least two different ones."""
-    names = set(cells) - {""}
-    return len(names) > 1 and all((split := split_name(name)) and split.rank < 2 for name in names)
-
-
 def names_splits(column: int, columns: Sequence[str] | None) -> bool:
     """Whether a column's name suggests splits, whose values may be unknown numbers."""
     words = set(re.split(r"[\W_]+", columns[column].casefold())) if columns else set()
-    return bool(words & {"split", "partition", "fold", "kfold", "subset"}) or words == {"data", "set"}
+    return not words.isdisjoint(_SPLITS) or words == {"data", "set"}
+
+
+def splits_in(
+    values: Mapping[int, Sequence[str]], columns: Sequence[str] | None, name: str
+) -> dict[int, dict[str, str]]:
+    """Return {column: {cell: split}} of the columns of splits.
+
+    They may have 0 and 1 and titles such as `is_train`, unless other columns have them too: these are classes.
+
+    Args:
+        name: of the table, instead of a title if it has none, as in train_test_split.txt.
+    """
+    found, flags = dict[int, dict[str, str]](), dict[int, list[str]]()
+    for column, own in values.items():
+        cells = _different(own)
+        if 1 - names_splits(column, columns) < len(cells) <= _MOST_SPLITS:
+            named = {cell: split.kind for cell in cells if (split := split_name(cell)) and split.rank < 2}
+            if len(named) == len(cells):
+                found[column] = dict(named)
+            elif cells <= _FLAGS and len(cells) > 1:
+                kinds: list[str] = [*split_kinds(columns[column] if columns else name)]
+                flags[column] = kinds if columns or len({*kinds}) > 1 else []
+    for column, kinds in flags.items() if all(flags.values()) else ():
+        other = "train" if kinds[0] == "test" else "test"
+        found[column] = {cell: kinds[0] if is_set(cell) else other for cell in _FLAGS}
+    return found
+
+
+def classes_in(cells: Iterable[str]) -> dict[str, set[str]]:
+    """Map the different cells of a class column to their classes.
+
+    A cell has several if it is written as a list, or with separators between names that are classes by themselves.
+    """
+    found = {}
+    for cell in {*cells} - {""}:
+        spend()
+        if inner := _LIST.fullmatch(cell):
+            parts = _QUOTED.findall(inner[1]) or inner[1].split("," if "," in inner[1] else None)
+            parts = [part.strip("'\"") for part in parts]
+        else:
+            parts = re.split("[|;]", cell)
+        found[cell] = {*map(str.strip, parts)} - {""}
+    for mark, share in ((",", 1), ("[/+&]", 1), (r"\s", 2)):
+        single = {name for own in found.values() if len(own) == 1 for name in own}
+        joined = {}
+        for name in single:
+            spend()
+            if len(own := {*map(str.strip, re.split(mark, name))} - {""}) > 1:
+                joined[name] = own
+        varied = len({len(own) for own in joined.values()}) > 1 or len(single) > len(joined)
+        recurring = varied and share * len(set().union(*joined.values())) < len(joined)
+        usual = recurring or 2 * sum(own <= single for own in joined.values()) > len(joined)
+        for cell, own in found.items():
+            parts = joined.get(min(own), set()) if len(own) == 1 else set()
+            whole = usual or (mark == r"\s" and "_" in cell)  # instead of a space in a name
+            if parts <= single or recurring or (whole and parts & single):
+                found[cell] = parts or own
+    return found
 
 
 def label_columns(
@@ -95,7 +161,7 @@ def label_columns(
         return exact[:1] or "has no column `label`."
     if named:
         return _one_of(named, values, columns, exact)
-    flags = [c for c, own in different.items() if own and own <= {"0", "1", "0.0", "1.0", "true", "false"}]
+    flags = [c for c, own in different.items() if own and own <= _FLAGS]
     if len(flags) > 1 and columns:
         counts = [0] * len(values[flags[0]])
         for column in flags:

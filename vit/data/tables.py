@@ -21,6 +21,7 @@ _MOST_UNITS = 7_000_000  # of 50 bytes that a parsed JSON table takes, see `_par
 _MOST_FOREIGN = 10_000  # lines used to detect the encoding
 _LOOKED_AT = 20  # lines used to detect the separator
 _FIRST = re.compile(r"(.+?\.[A-Za-z]{3,4}|\S+) (.+)")
+_CHOICES = ("choices", "rectanglelabels", "polygonlabels", "brushlabels", "labels")  # of Label Studio
 _LISTS = ("annotations", "images", "labels", "data", "items", "samples")
 
 
@@ -60,7 +61,7 @@ def read_table(content: bytes, suffix: str) -> Table | None:
         raise _too_long("rows", _MOST_ROWS)
     rows = _lines(_text(content), spaces=suffix == ".txt")
     width = max(map(len, rows), default=0)
-    if not 2 <= width <= _MOST_COLUMNS:
+    if not 1 <= width <= _MOST_COLUMNS:
         return None
     _limit_cells(len(rows), width)
     return Table([(*row, *[""] * (width - len(row))) for row in rows])
@@ -150,18 +151,27 @@ def _from_json(value: Any) -> Table | None:
                 return table
         if value and all(isinstance(inner, dict) for inner in value.values()):
             return _from_objects([{"key": name, **inner} for name, inner in value.items()])
-        pairs = ((name, _cell(one)) for name, inner in value.items() for one in _as_list(inner))
+        pairs = ((name, *map(_cell, _as_list(one))) for name, inner in value.items() for one in _as_list(inner))
         rows: list[tuple[str, ...]] = list(islice(pairs, _MOST_ROWS + 1))
         if len(rows) > _MOST_ROWS:
             raise _too_long("rows", _MOST_ROWS)
-        return Table(rows) if rows else None
+        return _from_rows(rows)
     if not isinstance(value, list) or not value:
         return None
     if all(isinstance(row, dict) for row in value):
-        return _from_objects(value)
-    if all(isinstance(row, list) and len(row) == len(value[0]) > 1 for row in value):
-        return Table([tuple(map(_cell, row)) for row in value])
+        tasks = [_from_task(row) for row in value if isinstance(row.get("data"), dict) and "annotations" in row]
+        return _from_objects(tasks or value)
+    if all(isinstance(row, list) and len(row) == len(value[0]) for row in value):
+        return _from_rows([tuple(map(_cell, row)) for row in value])
     return None
+
+
+def _from_rows(rows: list[tuple[str, ...]]) -> Table | None:
+    widths = {*map(len, rows)}
+    if len(widths) != 1 or not 1 < max(widths) <= _MOST_COLUMNS:
+        return None
+    _limit_cells(len(rows), max(widths))
+    return Table(rows)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -179,6 +189,24 @@ def _from_objects(rows: Sequence[dict[str, Any]]) -> Table | None:
 def _row(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     spend()
     return tuple([_cell(row.get(name, "")) for name in columns])
+
+
+def _from_task(task: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a picture in Label Studio's JSON: its file, and the choices of all annotators.
+
+    Source: labelstud.io/guide/export, "JSON".
+    """
+    return {**task["data"], "label": "|".join(sorted({*_choices(task["annotations"])} - {""}))}
+
+
+def _choices(value: Any) -> Iterator[str]:
+    spend()
+    if isinstance(value, list):
+        for one in value:
+            yield from _choices(one)
+    elif isinstance(value, dict) and not value.get("was_cancelled"):
+        yield from (_cell(one) for key in _CHOICES for one in _as_list(value.get(key, [])))
+        yield from _choices([value.get("result"), value.get("value")])
 
 
 def _from_coco(value: dict[str, Any]) -> Table | None:
@@ -202,4 +230,6 @@ def _cell(value: Any) -> str:
     """Convert a JSON value to the text of a cell; "" for other types."""
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
+    if isinstance(value, dict) and isinstance(value.get("choices"), list):  # Label Studio's JSON-MIN
+        return "|".join(sorted(map(_cell, value["choices"])))
     return str(value).strip() if isinstance(value, str | int | float) else ""
