@@ -106,6 +106,15 @@ def test_settings_that_config_leaves_to_transformers_are_its_defaults() -> None:
         assert (found.activation, found.eps, found.heads) == ("gelu_tanh", 1e-6, config().num_attention_heads)
 
 
+@torch.inference_mode()
+def test_dinov3_without_registers_stores_an_empty_tensor_and_opens(tmp_path: Path) -> None:
+    model = build(transformers.DINOv3ViTModel, unusual=True)
+    assert model.embeddings.register_tokens.numel() == 0
+    checkpoint = load_checkpoint(save(model, tmp_path, "folder"))
+    assert checkpoint.config.prefix == ("cls",)
+    assert max(differences(checkpoint, model).values()) <= TOLERANCE
+
+
 def test_positions_that_two_patches_share_are_refused() -> None:
     for side, shared in ((26, False), (32, False), (25, True)):
         config = {"image_size": 8 * side, "patch_size": 8, "num_hidden_layers": 1, "hidden_size": 192}
