@@ -71,12 +71,12 @@ def shrunk(settings: dict[str, Any], unusual: bool) -> dict[str, Any]:
 def classes(kind: str) -> list[Kind]:
     """Return transformers' classes of a `model_type` that read pictures and can be imported here."""
     found: dict[Any, None] = {}
-    for mapping in (getattr(modeling_auto, name) for name in vars(modeling_auto) if name.endswith("_MAPPING")):
-        made = mapping.get(CONFIG_MAPPING[kind], ())
-        found |= dict.fromkeys(made if isinstance(made, tuple | list) else [made])
     try:
+        for mapping in (getattr(modeling_auto, name) for name in vars(modeling_auto) if name.endswith("_MAPPING")):
+            made = mapping.get(CONFIG_MAPPING[kind], ())
+            found |= dict.fromkeys(made if isinstance(made, tuple | list) else [made])
         return [one for one in found if "pixel_values" in inspect.signature(one.forward).parameters]
-    except ImportError:  # a library that is not installed
+    except (ImportError, ValueError):  # a library that is not installed, or a class that transformers lacks
         return []
 
 
