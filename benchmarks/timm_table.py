@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit.checkpoints import recognition
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidCheckpoint
 
@@ -108,10 +109,15 @@ def compare_architecture(name: str, folder: Path) -> Verdict:
         return Verdict("WRONG", "logits or attention have another shape")
     logits = float((expected - found.logits).abs().max() / expected.abs().max())
     maps = max(float((a - b).abs().max()) for a, b in zip(attentions, found.attentions, strict=True))
-    why = f"logits {logits:.1e}, attention {maps:.1e}"
-    if max(logits, maps) <= EQUAL:
+    return compare_numbers(checkpoint, logits=logits, attention=maps)
+
+
+def compare_numbers(checkpoint: Checkpoint, **differences: float) -> Verdict:
+    """Return the verdict on the differences of an opened model's outputs."""
+    why = ", ".join(f"{what} {difference:.1e}" for what, difference in differences.items())
+    if max(differences.values()) <= EQUAL:
         return Verdict("equal", why)
-    if "activation" in checkpoint.assumed and max(logits, maps) <= ACTIVATION:
+    if "activation" in checkpoint.assumed and max(differences.values()) <= ACTIVATION:
         return Verdict("assumed", f"{why}: {checkpoint.assumed['activation']}")
     return Verdict("WRONG", why)
 

@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import shlex
 import tarfile
 import zipfile
 from contextlib import suppress
@@ -54,7 +55,45 @@ def test_weights_in_parts_say_how_they_are_put_together(tmp_path: Path) -> None:
     keep({"optimizer_state_dict": {}}, state.with_name("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"))
     assert load_checkpoint(state.parent).config.num_classes == 5
     empty = {"module": {name: tensor.new_empty(0) for name, tensor in plain().items()}}
-    assert "zero_to_fp32.py" in refusal(keep(empty, tmp_path / "zero_pp_rank_0_mp_rank_00_model_states.pt"))
+    assert "zero_to_fp32.py" in refusal(keep(empty, tmp_path / "renamed.pt"))
+    for ranks in (1, 2):
+        part = tmp_path / f"zero3_{ranks}" / "global_step100" / "zero_pp_rank_0_mp_rank_00_model_states.pt"
+        for rank in range(ranks):
+            keep(empty | {"buffer": torch.ones(1)}, part.with_name(part.name.replace("rank_0_", f"rank_{rank}_", 1)))
+        keep({}, part.with_name("zero_pp_rank_0_mp_rank_00_optim_states.pt"))
+        keep({}, part.parent.parent / "rng_state_0.pth")
+        for folder in (part.parent, part.parent.parent):
+            assert "python zero_to_fp32.py . weights" in refusal(folder)
+        assert "Open their folder" in refusal(part)
+    keep({"module": plain()}, tmp_path / "tensors" / "mp_rank_00_model_states.pt")
+    keep({"module": plain()}, tmp_path / "tensors" / "mp_rank_01_model_states.pt")
+    assert "parts of a model by DeepSpeed" in refusal(tmp_path / "tensors")
+
+
+@pytest.mark.parametrize("name", ["archive", "my weights"])
+def test_an_unpacked_file_opens_after_it_was_packed_as_its_refusal_says(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "unpacked" / name
+    with zipfile.ZipFile(keep(plain(), tmp_path / "whole.pth")) as archive:
+        for entry in archive.namelist():  # as Safari does
+            target = folder / entry.partition("/")[2]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(archive.read(entry))
+    command = f"in the folder that holds {shlex.quote(name)}: zip -0 -r weights.pth {shlex.quote(name)}"
+    assert refusal(folder).endswith(command) and refusal(folder.parent).endswith(command)
+    assert "one of several files" in refusal(folder / "data.pkl")
+    with zipfile.ZipFile(folder.parent / "weights.pth", "w") as archive:  # what the command does, with its own folders
+        for path in (folder, *sorted(folder.rglob("*"))):
+            archive.write(path, path.relative_to(folder.parent))
+    assert torch.load(folder.parent / "weights.pth").keys() == plain().keys()
+    assert load_checkpoint(folder.parent / "weights.pth").config.num_classes == 5
+
+
+def test_a_folder_without_weights_says_what_is_in_it(tmp_path: Path) -> None:
+    for name in ("tf_model.h5", "flax_model.msgpack", "optimizer.pt", "model.safetensors.crdownload"):
+        keep({}, tmp_path / name / name)
+        assert f"holds {name}, but no weights of a model. It needs" in refusal(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    assert "holds nothing, but no weights" in refusal(tmp_path / "empty")
 
 
 def test_long_names_leave_refusals_short(tmp_path: Path) -> None:
@@ -64,7 +103,7 @@ def test_long_names_leave_refusals_short(tmp_path: Path) -> None:
         (home / f"{'n' * 200}{number}" / "model.safetensors").touch()
     assert len(refusal(home)) <= 250 and refusal(home).endswith("or one of them.")
     (home / "__0_0.distcp").touch()
-    assert len(refusal(home)) <= 250 and "dcp_to_torch FOLDER weights.pth" in refusal(home)
+    assert len(refusal(home)) <= 250 and "dcp_to_torch hhhh" in refusal(home)
     for number in range(4):
         (home / f"{'w' * 200}{number}.pt").touch()
     assert len(refusal(home)) <= 250 and refusal(home).endswith("Keep one.")
@@ -175,4 +214,4 @@ def test_the_backbone_of_a_model_for_depth_opens_by_its_own_config(tmp_path: Pat
     assert max(map(difference, found, expected)) < 1e-5
     document = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(document | {"backbone_config": {"model_type": "swin"}}))
-    assert '"swin" model, which is not read' in refusal(tmp_path)
+    assert '"depth_anything" model of transformers with a "swin"' in refusal(tmp_path)

@@ -144,7 +144,7 @@ def odd_block() -> nn.Module:
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a ResNet": (lambda: timm.create_model("resnet10t"), "This is timm's resnet10t."),
     "a Swin": (lambda: torchvision.models.SwinTransformer([4, 4], 16, [1, 1], [1, 1], [2, 2]), "This is a Swin"),
-    "a text model": (of_transformers("Bert"), "This is a language model checkpoint"),
+    "a text model": (of_transformers("Bert"), 'This is a "bert" model of transformers'),
     "other blocks": (odd_block, "This VisionTransformer has blocks of timm's class OddBlock"),
     "another activation": (
         lambda: timm.models.VisionTransformer(**TIMM, act_layer=nn.ReLU), "The activation of this model is ReLU"

@@ -113,13 +113,20 @@ def test_config_is_read_as_its_processor_interprets_it(config: dict[str, object]
         {"image_std": [0.5, 0.5, 0.0]},
         {"image_std": [0.5]},
         {"do_flip_channel_order": True},
+        {"size": {"height": 224}},
+        {"size": {"max_height": 224, "max_width": 224}},
+        {"crop_size": {"longest_edge": 224}, "do_center_crop": True},
+        {"image_processor_type": "DPTImageProcessor", "size": 518, "keep_aspect_ratio": True},
+        {"ensure_multiple_of": 14, "size": 384},
         {"image_processor_type": "LayoutLMv3ImageProcessor"},
         {"image_processor_type": ["ViT"]},
     ],
 )
 def test_wrong_value_in_a_config_is_refused_by_name(wrong: dict[str, object]) -> None:
-    with pytest.raises(InvalidCheckpoint, match=next(iter(wrong)).split("_")[-1]):
+    field = "keep_aspect_ratio" if "keep_aspect_ratio" in wrong else next(iter(wrong)).split("_")[-1]
+    with pytest.raises(InvalidCheckpoint, match=field) as caught:
         Preprocess.from_config(wrong)
+    assert "None" not in str(caught.value)  # the value of the file, not of a key that it lacks
 
 
 def reference(config: dict[str, object], image: Image.Image) -> torch.Tensor:
@@ -157,6 +164,10 @@ NOISE = Image.fromarray(np.random.default_rng(3).integers(0, 256, (90, 131, 3), 
         {"image_processor_type": "BeitImageProcessor"},
         {"image_processor_type": "BeitImageProcessor", "size": 64, "crop_size": 48, "do_center_crop": True},
         {"image_processor_type": "ChineseCLIPImageProcessor", "size": 64, "crop_size": 48},
+        {"image_processor_type": "DPTImageProcessor"},
+        {"image_processor_type": "DPTImageProcessor", "size": 64, "ensure_multiple_of": 32, **IMAGENET},
+        {"image_processor_type": "FlavaImageProcessor"},
+        {"image_processor_type": "FlavaImageProcessor", "size": 64, "crop_size": 48},
         Preprocess((32, 32)).to_config(),
         Preprocess((48, 48), resize_to=56, interpolation="bicubic").to_config(),
         Preprocess((48, 48), resize="squash", resize_to=56).to_config(),

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +30,8 @@ from vit.errors import InvalidCheckpoint
 from vit.paths import split_part
 from vit.untrusted import brief, brief_list
 
+# Parts of a model that DeepSpeed splits: with ZeRO 3, or by tensors.
+_DEEPSPEED = re.compile(r"(zero_pp_rank_\d+_mp_rank_\d+|mp_rank_0*[1-9]\d*)_model_states\.pt")
 _DESCRIPTORS = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
 
@@ -151,7 +155,7 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
     """Open the weights and read the other files of an open folder; `stack` closes the weights."""
     names = folder.names()
     weights = path.name if lone else _only_weights(names, path)
-    if lone and (is_shard(weights) or weights.endswith(".distcp")):
+    if lone and (is_shard(weights) or _unjoined([weights], path.parent.name) or weights in ("data.pkl", ".metadata")):
         raise InvalidCheckpoint(f"{brief(weights)} is one of several files of a model. Open their folder.")
     split = weights in INDEXES
     described = (weights in WEIGHT_NAMES and CONFIG in names) or (
@@ -194,32 +198,49 @@ def _only_weights(names: list[str], path: Path) -> str:
         raise InvalidCheckpoint(
             f"The weights are split over several files, and their index, such as {INDEXES[0]}, is missing beside them."
         )
-    if len(files) != 1:
+    if len(files) != 1 or _unjoined(files, path.name):
         raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {_describe_content(files, names, path)}")
     return files[0]
 
 
 def _describe_content(files: list[str], names: list[str], path: Path) -> str:
     """Describe what a folder without exactly one weights file has instead, and what to do."""
+    if parts := _unjoined(files or names, path.name):
+        return parts
     if files:
         return f"{len(files)} files of weights: {brief_list(map(brief, files), most=3)}. Keep one."
-    if any(name.endswith(".distcp") for name in names):
+    inside = {name: _names_in(path / name) for name in names[:1000] if not name.startswith("optim")}
+    if parts := next(filter(None, (_unjoined(found, name) for name, found in inside.items())), ""):
+        return parts
+    if folders := [name for name, found in inside.items() if weights_among(found)]:
+        return f"no weights itself, but in: {brief_list(map(brief, folders))}. Open that folder, or one of them."
+    found = brief_list(map(brief, names), most=3) or "nothing"
+    return f"{found}, but no weights of a model. It needs a model.safetensors or a PyTorch file."
+
+
+def _unjoined(names: list[str], folder: str) -> str:
+    """Return what a folder of files with these names holds, if they are one file's parts, and how to join them."""
+    name = shlex.quote(brief(folder)[:40])
+    if any(map(_DEEPSPEED.fullmatch, names)):
         return (
-            "the parts of torch.distributed.checkpoint. Put them together first: "
-            "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER weights.pth."
+            "parts of a model by DeepSpeed. Those of ZeRO 3 are joined, in the folder of zero_to_fp32.py, by: "
+            "python zero_to_fp32.py . weights"
         )
-    inside = [name for name in names[:1000] if _holds_weights(path / name)]
-    if inside:
-        return f"no weights itself, but in: {brief_list(map(brief, inside))}. Open that folder, or one of them."
-    return "no weights; it needs a model.safetensors."
+    if any(one.endswith(".distcp") for one in names):
+        return (
+            "parts by torch.distributed.checkpoint. Join them first: "
+            f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {name} weights.pth"
+        )
+    if {"data.pkl", "version"} <= {*names}:
+        return f"an unpacked .pth file. Pack it again, in the folder that holds {name}: zip -0 -r weights.pth {name}"
+    return ""
 
 
-def _holds_weights(folder: Path) -> bool:
+def _names_in(folder: Path) -> list[str]:
     try:
-        names = os.listdir(folder)
+        return sorted(os.listdir(folder))
     except OSError:  # usually a file
-        return False
-    return bool(weights_among(names)) or any(name.endswith(".distcp") for name in names)
+        return []
 
 
 def _open_bounded(folder: _Folder, name: str, limit: int) -> BufferedReader:

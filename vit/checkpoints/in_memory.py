@@ -59,13 +59,13 @@ def checkpoint_from_module(
         reading = recognition.ParsedCheckpoint(families.huggingface.NATIVE, module.config, tensors, {})
     else:
         facts = facts_within(module, recognition.only_part(tensors))
-        pooler = tuple(tensor for name, tensor in tensors.items() if name.endswith(_POOLER))
-        places = own_pass.Places(*recognition.places_of(tensors), pooler)
         read = partial(recognition.read, document=facts.document, name=facts.name, known=facts.known)
         try:
             read({name: tensor.to("meta") for name, tensor in tensors.items()})
         except UnknownHeads as error:
             unknown = error
+        pooler = tuple(tensor for name, tensor in tensors.items() if name.endswith(_POOLER))
+        places = own_pass.Places(*recognition.places_of(tensors, facts.document), pooler)
         reading = read(tensors, consume=True, heads=unknown.choices[0] if unknown else None)
     for key, tensor in reading.tensors.items():
         if not is_finite(tensor):

@@ -191,7 +191,7 @@ def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     preprocess, why_preprocess = read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
     tensors, digest = _read_weights(
-        source, headers, recognition.used(shapes, ours, promised.part), half
+        source, headers, recognition.used(shapes, ours, promised.part, document), half
     )  # nothing large is allocated before this line
     tensors = shapes | tensors  # unused tensors keep their names, because families are recognised by them
 

@@ -24,15 +24,17 @@ from vit.checkpoints.families.tensor_shapes import (
     reshape,
     square_size,
 )
-from vit.checkpoints.other_architectures import refuse_others
+from vit.checkpoints.other_architectures import BESIDE, refuse_others
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
 from vit.untrusted import brief, brief_list
 
+_EMBEDDING = "patch_embed.weight"
 ONE_OUTPUT = "The model has one output, a binary classification: the probability is the sigmoid of the logit."
 
 # Names of PEFT adapters: its general prefix, or a suffix for the kind of adapter.
 _ADAPTER = re.compile(r"^base_model\.model\.|\.(lora|ia3|hada|lokr|oft|boft|vera|fourierft)_\w+(\.\w+)?$|^prompt_embed")
+_FLAT = re.compile(r"(^|[./])_?flat_param(_\d+)?$")
 ADAPTER = (
     "This is a PEFT adapter without its base model. Merge them first: "
     'PeftModel.from_pretrained(base, "adapter").merge_and_unload().save_pretrained("merged").'
@@ -89,15 +91,19 @@ def read(
     Raises:
         InvalidCheckpoint: unsupported family, or a file that contradicts itself or its config.
     """
-    model = _select(tensors, ours, part)
-    family = model.family
-    named_by_family = {name: tensors[file_name] for name, file_name in model.selection.names.items()}
-    own_head = [tensors[file_name] for file_name in model.selection.head]
+    try:
+        model = _select(tensors, ours, part, document or {})
+        family = model.family
+        renamed = family.rename({name: tensors[file_name] for name, file_name in model.selection.names.items()})
+    except InvalidCheckpoint:
+        check_config(document or {})  # config.json knows better than the names of tensors which model this is
+        raise
+    if family.config_names is huggingface.CONFIG_NAMES:
+        check_config(document or {})
+    own_head, bare = [tensors[file_name] for file_name in model.selection.head], list(model.part.own)
     normalisation = {file_name: tensors[file_name] for file_name in model.selection.normalisation}
     if consume:
         tensors.clear()
-    renamed, bare = family.rename(named_by_family), list(model.part.own)
-    named_by_family.clear()
     check_dtypes(renamed)
     if ours:
         vit = (document or {}).get("vit")
@@ -215,18 +221,18 @@ def _set_heads(
             )
 
 
-def used(tensors: Tensors, ours: bool = False, part: str = "") -> set[str]:
+def used(tensors: Tensors, ours: bool = False, part: str = "", document: Mapping[str, Any] | None = None) -> set[str]:
     """Return the names, as in the file, of the tensors that `read` uses."""
-    selection = _select(tensors, ours, part).selection
+    selection = _select(tensors, ours, part, document or {}).selection
     return {*selection.names.values(), *selection.head, *selection.normalisation}
 
 
-def places_of(tensors: Tensors) -> tuple[str, dict[str, str]]:
+def places_of(tensors: Tensors, document: Mapping[str, Any] | None) -> tuple[str, dict[str, str]]:
     """Return the prefix of the names of the model that `read` takes, and our names of its tensors -> those of the file.
 
     Of tensors that `read` converts by more than a name, it is the name before.
     """
-    model = _select(tensors, ours=False, wanted="")
+    model = _select(tensors, ours=False, wanted="", document=document or {})
     names = {str(model.family.find(name)): file_name for name, file_name in model.selection.names.items()}
     return model.part.prefix, names
 
@@ -251,10 +257,12 @@ def check_config(document: Mapping[str, Any]) -> None:
                 f"This is timm's {brief(architecture)}. This app reads plain Vision Transformers: {READS}."
             )
     elif isinstance(kind, str) and "vit" not in document:  # with "vit" this app saved it
-        towers = isinstance(document.get("vision_config"), Mapping)
-        if (f"{kind}_vision_model" if towers else kind) not in MODEL_TYPES:
+        seen = huggingface.tower(document)["model_type"]
+        if seen not in tuple(MODEL_TYPES):
+            part = "" if seen in (kind, f"{kind}_vision_model") else f' with a "{brief(seen)}"'
             raise InvalidCheckpoint(
-                f'This is a "{brief(kind)}" model of transformers. This app reads plain Vision Transformers: {READS}.'
+                f'This is a "{brief(kind)}" model of transformers{part}. This app reads plain Vision Transformers: '
+                f"{READS}."
             )
 
 
@@ -306,16 +314,28 @@ class _Model(NamedTuple):
     remarks: dict[str, str]
 
 
-def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
-    """Select one model of a file, its family and its tensors."""
+def _select(tensors: Tensors, ours: bool, wanted: str, document: Mapping[str, Any]) -> _Model:
+    """Select one model of a file, its family and its tensors; `document` is the content of config.json."""
     parts = distinct(find_parts(tensors, FAMILIES), tensors)
     part = choose(parts, wanted) if parts else _bare(tensors)
     if ours:
         known = {name: file_name for name, file_name in (part.own | part.beside).items()}
         return _Model(huggingface.NATIVE, part, Selection(known, (), "", {}), {})
+    if flat := next(filter(_FLAT.search, tensors), None):
+        raise InvalidCheckpoint(
+            f"FSDP has flattened the weights (`{brief(flat)}`). Save them whole where they were trained: with "
+            "FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT), and torch.save of model.state_dict()."
+        )
     if not parts and any(_ADAPTER.search(name) for name in tensors):
         raise InvalidCheckpoint(ADAPTER)
     family = _recognise(list(part.own))
+    refuse_others(list(part.beside), True, BESIDE)
+    _check_embedding(part, family, tensors)
+    later: dict[str, str] = {}
+    if huggingface.tower(document) is not document:  # what is beside the part that sees pictures reads its output
+        heads = [name for name in part.beside if (family.find(name) or "").startswith(("head", "classifier"))]
+        later = {name: file_name for name, file_name in part.beside.items() if name not in heads}
+        part = part._replace(beside={name: part.beside[name] for name in heads})
     selection = select(part, family, tensors)
     remarks = {}
     if others := [name for prefix, name in labels([one.prefix for one in parts]).items() if prefix != part.prefix]:
@@ -334,11 +354,28 @@ def _select(tensors: Tensors, ours: bool, wanted: str) -> _Model:
             "Whether the head reads the pooler is not in the file. It is taken to read the class token itself, as most "
             "do; if it reads the pooler, the answers are wrong. Attention is the same."
         )
-    if selection.left_out:
-        remarks["left_out"] = f"The file holds more than the model, which is left out: {described(selection.left_out)}."
+    if left_out := selection.left_out | later:
+        remarks["left_out"] = f"The file holds more than the model, which is left out: {described(left_out)}."
     if selection.no_head:
         remarks["left_out"] += f" By its name `{brief(selection.no_head)}` is no classifier, so there are no classes."
     return _Model(family, part, selection, remarks)
+
+
+def _check_embedding(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> None:
+    """Raise an error if the model has another kind of patch embedding than its family."""
+    embedding = next((tensors[file] for name, file in part.own.items() if family.find(name) == _EMBEDDING), None)
+    if embedding is None:
+        raise InvalidCheckpoint(
+            f"The weights are incomplete: `{_EMBEDDING}` is missing. Or they are those of another model, as only a "
+            f"part of their names is that of {family.name}."
+        )
+    shape = embedding.shape
+    flat = "It is a linear layer, as in SigLIP 2 of NaFlex kind" if len(shape) == 2 else ""
+    last = len(shape) == 4 and shape[1] == shape[2] > 3 >= shape[3]
+    if what := "Its channels are last, as MLX stores them" if last else flat:
+        raise InvalidCheckpoint(
+            f"The patch embedding has the wrong shape: {brief([*shape])}. {what}; only PyTorch's convolutions are read."
+        )
 
 
 def _bare(tensors: Mapping[str, object]) -> Part:

@@ -170,7 +170,7 @@ def _read_safetensors(file: BufferedReader, name: str, size: int) -> tuple[dict[
         kind = (_DTYPES | _SIDE_DTYPES).get(dtype)
         if kind is None:
             raise unsupported_dtype(dtype)
-        if len(shape) > 8 or not all(type(side) is int and 0 < side < 1 << 40 for side in shape):
+        if len(shape) > 8 or not all(type(side) is int and 0 <= side < 1 << 40 for side in shape):
             raise damaged
         if begin < 0 or end - begin != math.prod(shape) * kind.itemsize:
             raise damaged
@@ -231,7 +231,7 @@ def read_tensors(
         tensors = {}
         rewound(file)
         for span, keys in sorted(together.items()):
-            if not stream.at <= span.begin < span.end <= size:
+            if not stream.at <= span.begin <= span.end <= size:
                 raise ValueError("Two tensors overlap.")
             stream.skip(span.begin)
             raw = stream.read(span.end, scratch=not any(stays(promised[key]) for key in keys))

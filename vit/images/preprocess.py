@@ -51,7 +51,8 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "DINOv3ViT": _ANY | _IMAGENET,
     "Beit": _ANY | {"resample": 3},
 }
-_PROCESSORS["ChineseCLIP"] = _PROCESSORS["CLIP"]
+_PROCESSORS |= {"ChineseCLIP": _PROCESSORS["CLIP"], "DPT": _PROCESSORS["Beit"] | {"size": 384}}
+_PROCESSORS["Flava"] = _PROCESSORS["CLIP"] | {"size": {"height": 224, "width": 224}}
 _NUMBER_IS_SHORTEST_EDGE = ("CLIP", "ChineseCLIP", "Bit", "Siglip")
 
 # Our extensions of preprocessor_config.json; transformers has no such resize mode, and rounds down.
@@ -213,11 +214,12 @@ class Preprocess:
         _require(isinstance(config, Mapping), "content", config, "an object with keys")
         kind = config.get("image_processor_type") or config.get("feature_extractor_type") or "ViT"
         family = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", str(kind))
-        _require(family in _PROCESSORS, "image_processor_type", kind, "of " + ", ".join(_PROCESSORS))
+        how = f"of {', '.join(_PROCESSORS)}, or the file be left out, for the standard of the model's kind"
+        _require(family in _PROCESSORS, "image_processor_type", kind, how)
         values = _PROCESSORS[family] | {key: value for key, value in config.items() if value is not None}
         for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
             _require(isinstance(values[key], bool), key, values[key], "true or false")
-        for key in ("do_flip_channel_order", "rescale_offset"):
+        for key in ("do_flip_channel_order", "rescale_offset", "keep_aspect_ratio", "do_pad"):
             _require(not values.get(key), key, values.get(key), "off, as this app does not do it")
 
         size, crop = values["size"], values["do_center_crop"]
@@ -228,6 +230,9 @@ class Preprocess:
         _require(values["do_resize"] or not crop, "do_resize", False, "true with do_center_crop")
         _require(not shortest or set(size) == {"shortest_edge"}, "size", size, "a shortest edge alone")
         resized = _height_width("size", size)
+        multiple = values.get("ensure_multiple_of", 1)
+        fits = type(multiple) is int and multiple > 0 and not any(side % multiple for side in resized)
+        _require(fits, "ensure_multiple_of", multiple, "a divisor of the size")
         final = _height_width("crop_size", values["crop_size"]) if crop else resized
         resample = values["resample"]
         _require(type(resample) is int and resample in range(4), "resample", resample, "0, 1, 2 or 3")
@@ -293,7 +298,9 @@ def _require_numbers(name: str, value: object) -> tuple[float, ...]:
 def _height_width(name: str, value: object) -> tuple[int, int]:
     """Parse a size in any of its spellings: 224, [224, 224], {"height": 224, "width": 224}."""
     if isinstance(value, Mapping):
-        value = (value.get("height"), value.get("width")) if "height" in value else value.get("shortest_edge")
+        known = next((keys for keys in (("height", "width"), ("shortest_edge",) * 2) if {*keys} <= value.keys()), ())
+        _require(len(known) == 2, name, dict(value), "a height and a width; else each picture has a size of its own")
+        value = [value[key] for key in known]
     pair = value if isinstance(value, list | tuple) else (value, value)
     _require(len(pair) == 2, name, value, "a height and a width")
     return _require_whole(name, pair[0]), _require_whole(name, pair[1])

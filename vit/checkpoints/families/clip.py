@@ -22,9 +22,10 @@ from vit.model.config import ViTConfig
 from vit.untrusted import brief
 
 KINDS = dict.fromkeys(
-    ("clip_vision_model", "chinese_clip_vision_model"),
+    tuple(f"{name}_vision_model" for name in ("clip", "chinese_clip", "altclip", "clipseg", "metaclip_2")),
     ModelDefaults(1e-5, "quick_gelu", patch_size=32, patch_bias=False),
 )
+KINDS["git_vision_model"] = KINDS["clip_vision_model"]._replace(patch_size=16)
 # Source: OpenAI's CLIP, clip/clip.py.
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
@@ -46,6 +47,8 @@ KEYS = (
     ("head", "visual_projection"),
     ("classifier", "classifier"),
 )
+# transformers 5 saves AltCLIP with another name for the blocks.
+_SAVED_KEYS = tuple((ours, theirs.replace("layers", "layer")) for ours, theirs in KEYS if ours.startswith("blocks."))
 OPENAI_KEYS = (
     ("patch_embed", "conv1"),
     ("prefix.cls", "class_embedding"),
@@ -209,7 +212,7 @@ def _openai_preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
 FAMILY = Family(
     name="CLIP",
     signature=r"^pre_layrnorm\.",
-    keys=KEYS,
+    keys=KEYS + _SAVED_KEYS,
     ignored=r"^text_model\.|^text_projection\.|^logit_scale$|position_ids$",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["clip_vision_model"], "CLIP"),

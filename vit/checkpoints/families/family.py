@@ -132,7 +132,7 @@ class Family:
             ours = self.find(name)
             if ours is None:
                 raise InvalidCheckpoint(
-                    f"This {self.name} checkpoint holds a tensor that a plain Vision Transformer does not have "
+                    f"The file has names of {self.name}, and a tensor that a plain Vision Transformer does not have "
                     f"(`{brief(name)}`), so it cannot be opened faithfully."
                 )
             if ours in renamed:

@@ -277,7 +277,7 @@ def _refusal(family: Family, name: str) -> str:
             'torch.save(model.state_dict(), "weights.pth").'
         )
     return (
-        f"This {family.name} checkpoint holds a tensor that a plain Vision Transformer does not have "
+        f"The file has names of {family.name}, and a tensor that a plain Vision Transformer does not have "
         f"(`{brief(name)}`), so it cannot be opened faithfully."
     )
 

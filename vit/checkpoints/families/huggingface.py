@@ -16,7 +16,7 @@ from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
-from vit.model.config import ViTConfig
+from vit.model.config import PositionResize, ViTConfig
 from vit.untrusted import brief
 
 # ours, theirs on disk, after the model's prefix ("vit.", "deit.", ...)
@@ -79,6 +79,8 @@ class ModelDefaults(NamedTuple):
     mlp_dim: int | None = 3072  # None: not stated in the config
     prefix: tuple[str, ...] | None = ("cls",)  # None: differs between models
     patch_bias: bool = True
+    image_size: int = 224
+    position_resize: PositionResize | None = None  # None: that of the family
 
 
 KINDS = {
@@ -87,7 +89,11 @@ KINDS = {
     "vit_msn": ModelDefaults(1e-6),
     "vit_mae": ModelDefaults(1e-12),
     "ijepa": ModelDefaults(1e-12, prefix=()),
+    "flava_image_model": ModelDefaults(1e-12),
+    "dpt": ModelDefaults(1e-12, image_size=384, position_resize="bilinear"),
 }
+# Fields of config.json for the part that sees pictures, in models of several parts.
+_TOWERS = ("vision_config", "image_config", "backbone_config", "encoder", "vlm_config", "thinker_config")
 
 # ours, theirs
 _FIELDS = {
@@ -111,6 +117,16 @@ _ACTIVATIONS_READ = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {
 }
 
 
+def tower(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what config.json states about the part that sees pictures, in a model of several parts; else all of it."""
+    while "model_type" in document:
+        inner = next((document[field] for field in _TOWERS if isinstance(document.get(field), Mapping)), None)
+        if inner is None:
+            break
+        document = {"model_type": f"{document['model_type']}_vision_model", **inner}
+    return document
+
+
 def read_config(document: Mapping[str, Any], kinds: Mapping[str, ModelDefaults] = KINDS) -> dict[str, Any]:
     """Read the config fields of a config.json of transformers; absent fields have transformers' defaults.
 
@@ -119,19 +135,16 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, ModelDefaults] 
     Args:
         kinds: possible `model_type` values for the tensors.
     """
-    if isinstance(document.get("vision_config"), Mapping):  # a model with two towers
-        document = {"model_type": f"{document.get('model_type')}_vision_model", **document["vision_config"]}
-    elif isinstance(document.get("backbone_config"), Mapping):  # a model for depth, segmentation or detection
-        document = {"model_type": document.get("model_type"), **document["backbone_config"]}
+    document = tower(document)
     whole = "model_type" in document
     name = document["model_type"] if whole else next(iter(kinds))
     if name not in tuple(kinds):
         raise InvalidCheckpoint(
-            f'config.json says that this is a "{brief(name)}" model, which is not read; the names of the weights are '
-            f"those of {' or '.join(kinds)}. If it is such a model, put its own config.json beside the weights."
+            f'config.json says that this is a "{brief(name)}" model, but the names of the weights are those of '
+            f'"{next(iter(kinds))}". Put the model\'s own config.json beside the weights.'
         )
     kind = kinds[name]
-    defaults = kind._asdict() | {"depth": 12, "image_size": 224, "channels": 3, "qkv_bias": True}
+    defaults = kind._asdict() | {"depth": 12, "channels": 3, "qkv_bias": True}
     values = {
         ours: document.get(_FIELDS[ours], default)
         for ours, default in defaults.items()
@@ -144,14 +157,13 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, ModelDefaults] 
     for field, value in values.items():
         check_stated(field, value, CONFIG_NAMES[field])
     if whole:
-        values |= {
-            field: getattr(kind, field) for field in ("prefix", "patch_bias") if getattr(kind, field) is not None
-        }
+        of_kind = {"prefix": kind.prefix, "patch_bias": kind.patch_bias, "position_resize": kind.position_resize}
+        values |= {field: value for field, value in of_kind.items() if value is not None}
     if document.get("use_swiglu_ffn") is True:
         return values | {"activation": "silu"}
     if not whole and "hidden_act" not in document:
         return values
-    activation = document.get("hidden_act", kind.activation)
+    activation = document.get("hidden_act", _ACTIVATIONS[kind.activation])
     if not isinstance(activation, str) or activation not in _ACTIVATIONS_READ:
         raise InvalidCheckpoint(
             f"Config field hidden_act is {brief(activation)}; this app computes {', '.join(_ACTIVATIONS_READ)}."

@@ -17,9 +17,9 @@ from vit.untrusted import brief, brief_list, spend
 # Wrappers that torch adds around modules, also inside a model.
 _WRAPPED = re.compile(r"(?<![^./])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 _CHUNKS = re.compile(r"^blocks\.\d+\.(\d+)\.")  # Meta trains large models with blocks in groups
-# Names of the text tower in a model with two towers.
+# Names of the text tower in a model with two towers, and of what joins them.
 _TEXT = re.compile(
-    r"(text|txt)([._/]|$)|(transformer\.resblocks|token_embedding|positional_embedding|ln_final|logit_scale|logit_bias"
+    r"(text|txt)([._/]|$)|(multimodal_model|transformer\.resblocks|token_embedding|positional_embedding|ln_final|logit_scale|logit_bias"
     r"|attn_mask|input_resolution|context_length|vocab_size)\b"
 )
 # Names of the default model among several, most preferred first.

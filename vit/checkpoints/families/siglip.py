@@ -3,7 +3,7 @@
 transformers' `SiglipForImageClassification` reads the mean of the patches instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,13 +11,16 @@ import torch
 from vit.checkpoints.families.clip import KEYS as CLIP_KEYS
 from vit.checkpoints.families.clip import classified, flat, table
 from vit.checkpoints.families.family import Family
-from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config
+from vit.checkpoints.families.huggingface import CONFIG_NAMES, ModelDefaults, assumed, document, read_config, tower
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix, split_qkv
 from vit.checkpoints.families.tensor_shapes import Tensors, needed
+from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 
-KINDS = {"siglip_vision_model": ModelDefaults(1e-6, "gelu_tanh", prefix=())}
+_SIGLIP = ModelDefaults(1e-6, "gelu_tanh", prefix=())
+_ROUNDED = dict.fromkeys(("idefics3_vision", "smolvlm_vision"), _SIGLIP._replace(patch_size=32, dim=1152, heads=16))
+KINDS = {"siglip_vision_model": _SIGLIP, "granite_docling_vision": _SIGLIP._replace(image_size=512), **_ROUNDED}
 
 # ours, theirs after "vision_model."
 KEYS = (
@@ -30,6 +33,20 @@ KEYS = (
     ("pool.mlp.fc1", "head.mlp.fc1"),
     ("pool.mlp.fc2", "head.mlp.fc2"),
 )
+
+
+def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the config fields; refuses grids in which transformers' Idefics 3 gives two patches the same position.
+
+    Source: `Idefics3VisionEmbeddings` of transformers 5.23, which rounds a patch's share of the picture in float32.
+    """
+    stated = {field: value for field, value in read_config(document, KINDS).items() if field != "qkv_bias"}
+    if tower(document).get("model_type") in tuple(_ROUNDED) and isinstance(size := stated["image_size"], int):
+        side = max(1, size // stated["patch_size"])
+        shares, edges = torch.arange(side) * (1 / torch.tensor(side)), torch.arange(1 / side, 1, 1 / side)
+        if torch.bucketize(shares, edges, right=True).unique().numel() < side:
+            raise InvalidCheckpoint(f"In this model some of {side} x {side} patches share a position, unlike here.")
+    return stated
 
 
 def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
@@ -62,7 +79,7 @@ FAMILY = Family(
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["siglip_vision_model"], "transformers"),
     config_names=CONFIG_NAMES,
-    read_config=lambda document: {k: v for k, v in read_config(document, KINDS).items() if k != "qkv_bias"},
+    read_config=_read_config,
     adjust=_adjust,
     preprocess=_preprocess,
 )
