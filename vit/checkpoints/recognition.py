@@ -96,7 +96,8 @@ def read(
         family = model.family
         renamed = family.rename({name: tensors[file_name] for name, file_name in model.selection.names.items()})
     except InvalidCheckpoint:
-        check_config(document or {})  # config.json knows better than the names of tensors which model this is
+        if not known:  # config.json knows better than the names of tensors which model this is
+            check_config(document or {})
         raise
     if family.config_names is huggingface.CONFIG_NAMES:
         check_config(document or {})
