@@ -204,7 +204,6 @@ class Train:
         cluster_dry_run: recipe and target of the dry run on a cluster, its folder, and its result: None while pending,
             a string if it failed.
         cancelled: the dry run was cancelled, and the page has not reported it yet.
-        try_again: a smaller recipe was accepted; its dry run starts at once.
         overfit: the recipe that overfitted one batch, and the points of its curve.
         uploads: number of accepted archives; the uploader gets a new key after each.
         arriving: Streamlit's id of the last archive, and the dataset that was selected then.
@@ -219,7 +218,6 @@ class Train:
     dry_run: tuple[TriedRecipe, DryRun] | None = None
     cluster_dry_run: tuple[tuple[TriedRecipe, str], Path, ClusterDryRun | str | None] | None = None
     cancelled: bool = False
-    try_again: bool = False
     overfit: tuple[TriedRecipe, list[Point]] | None = None
     uploads: int = 0
     arriving: tuple[str, str] = ("", "")
