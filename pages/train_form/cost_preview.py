@@ -114,16 +114,12 @@ def show_preview(config: TrainConfig) -> "picture_sample.Sample | None":
 
 
 def show_costs(
-    config: TrainConfig,
-    devices: Sequence[str],
-    pictures: "picture_sample.Sample | None",
-    there: "dry_run.DryRun | None",
+    config: TrainConfig, devices: Sequence[str], pictures: "picture_sample.Sample | None"
 ) -> "dry_run.DryRun | None":
     """Show the size of the model, and memory and time after a dry run; return its result or None.
 
     Args:
         devices: devices of this machine; empty if the run computes on a cluster.
-        there: result of a dry run on a cluster.
     """
     state = session.of(session.Train)
     recipe = recipe_key(config, devices)
@@ -139,7 +135,7 @@ def show_costs(
     state.cancelled = False
     if wants_dry_run and (result := try_steps(placeholder, config, devices, pictures)):
         state.dry_run = tried = (recipe, result)
-    measured = there or (tried[1] if tried and tried[0] == recipe else None)
+    measured = tried[1] if tried and tried[0] == recipe else None
 
     rows = {}
     with suppress(UserError):  # reported by the preview
@@ -153,7 +149,7 @@ def show_costs(
         rows["Memory"] = f"about {memory(measured.memory)}" + ("" if len(devices) == 1 else " on each")
         rows["An epoch"] = format_duration(measured.seconds_per_epoch)
         rows["All epochs"] = format_duration(measured.seconds_per_epoch * config.epochs)
-    else:
+    elif devices:
         rows["Memory"] = rows["An epoch"] = "not tried"
     facts.html(bars.facts(rows))
     if measured:
