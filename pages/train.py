@@ -14,7 +14,6 @@ from pages.looking import loading
 from pages.shared import datasets, setting_names, training_gate
 from pages.shared.escape import plain, with_code
 from pages.train_form import (
-    cluster_dry_run,
     compute_target,
     cost_preview,
     data_picker,
@@ -279,11 +278,7 @@ with right:
             st.error(with_code(problem))
             sound = False
         sound = sound and (pictures is None or pictures.validation_pictures > 0)  # else `data_picker.show` warns
-        elsewhere = target.on != HERE and bool(devices)
-        there = cluster_dry_run.finished(config, target) if elsewhere else None
-        measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
-        if elsewhere:
-            cluster_dry_run.show(config, target)
+        measured = cost_preview.show_costs(config, here, pictures) if devices else None
         if form.init_from and pictures is not None and pictures.validation_pictures:
             ladder.show(config, target)
         searching = search.show(form, config, target, measured, ready=bool(sound and devices))

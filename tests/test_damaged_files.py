@@ -34,7 +34,7 @@ from vit.files import heartbeat_age, write_heartbeat
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.runs import cluster_dry_run, control, error_report, registry
+from vit.runs import control, error_report, registry
 from vit.runs import queue_file as queues
 from vit.runs.engines import clusters, contract
 from vit.runs.engines.contract import Handle, JobStatus, Request
@@ -42,7 +42,6 @@ from vit.runs.search import control as searches
 from vit.runs.search.driver import Driver
 from vit.runs.search.study import JOURNAL, Study
 from vit.training import feature_store, fine_tuning, run_folder
-from vit.training.dry_run import DryRun
 from vit.training.fine_tuning import Base
 from vit.training.presets import train_config
 from vit.training.snapshot_writer import SnapshotWriter
@@ -224,33 +223,6 @@ def clusters_file(root: Path) -> Case:
 
     read()
     return Case(root, [path], read)
-
-
-@case
-def dry_run_of_a_cluster(root: Path) -> Case:
-    folder = root / "trial-1"
-    folder.mkdir()
-    cluster_dry_run.write(folder, tiny(), ["cpu"])
-    tried = DryRun(1, 2, 3, 4, 5, False, 6, 0.1, 0.2, 0.3, 7, 8, 1.0, 1, "cpu")
-    versions = cluster_dry_run.software_versions()
-    result = {"host": "node", "there": versions, "trial": tried._asdict()}
-    run_folder.write_json(folder / cluster_dry_run.RESULT, result)
-    contract.write_handle(Handle(folder, "lab", "trial-1.1", time.time()), Request())
-    run_folder.record_outcome(folder, "failed", "why")
-    (folder / "log.txt").write_text("line\n")
-    assert cluster_dry_run.read(folder).result == tried  # type: ignore[union-attr]
-
-    def read() -> None:
-        call_each(
-            lambda: cluster_dry_run.read(folder),
-            lambda: cluster_dry_run.failure(folder, JobStatus("gone")),
-            lambda: contract.read_request(folder).gpus,
-        )
-        known = cluster_dry_run.read(folder)
-        if known:
-            f"{known.result.seconds_per_epoch:.1f} {known.result.memory / 1e6:,.0f}"
-
-    return Case(root, [path for path in folder.iterdir() if path.is_file()], read)
 
 
 @case
@@ -516,8 +488,7 @@ EXAMPLES: dict[str, tuple[str, str, bytes | Callable[[Path], object]]] = {
     "an index of pictures as a pipe": ("index_of_packed_pictures", "npz", os.mkfifo),
     "clusters as a pipe": ("clusters_file", "toml", os.mkfifo),
     "nested clusters": ("clusters_file", "toml", b"a = " + b"[" * 100_000),
-    "versions as a list": ("dry_run_of_a_cluster", "trial.json", b'{"here": [1]}'),
-    "a handle without devices": ("dry_run_of_a_cluster", "handle.json", b'{"request": {"devices": []}}'),
+    "a handle without devices": ("documents_of_a_run", "handle.json", b'{"request": {"devices": []}}'),
     "a torn uploaded picture": ("uploaded", "", b"x"),
     "an uploaded picture as a folder": ("uploaded", "", Path.mkdir),
     "a journal of other lines": ("journal_of_a_search", "study.jsonl", JOURNAL_LINE),

@@ -17,20 +17,16 @@ from vit.training.augmentation_preview import preview
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.dry_run import (
-    TOO_LONG_SECONDS,
     DryRun,
     extrapolated,
     overfit,
-    time_steps,
     too_large,
     try_steps,
 )
 from vit.training.dry_run_process import batches_in_time, reduced_config
-from vit.training.fine_tuning import model_config
 from vit.training.memory import MEMORY_FACTOR
 from vit.training.picture_sample import Sample, sample
 from vit.training.presets import train_config
-from vit.training.smaller_recipe import FITTING_SECONDS, fitting
 from vit.training.trainer import Trainer
 
 PATIENCE = 600  # timeout [s], for a busy machine
@@ -171,38 +167,6 @@ def test_step_that_exceeds_the_memory_is_refused_before_it_is_tried() -> None:
     assert not too_large(train_config("shapes"), 4, 50, 2 * 10**9)
 
 
-def dry_run_of(config: TrainConfig, seconds_per_epoch: float) -> DryRun:
-    """Build a dry run with these measurements."""
-    params = sum(p.numel() for p in VisionTransformer(model_config(config, 10)).parameters())
-    return DryRun(
-        params=params, tokens=197, classes=10, train_pictures=9469, test_pictures=1000, streamed=False, memory=10**9,
-        seconds_per_step=200.0, seconds_per_epoch=seconds_per_epoch, pictures_per_second=1.2, timed=8, batch=256,
-        share=1.0, parts=1, device="cpu",
-    )  # fmt: skip
-
-
-def test_cheaper_recipe_is_offered_if_the_own_one_is_too_expensive() -> None:
-    config = train_config("pictures")
-    result = dry_run_of(config, 9 * 86400 / 100)
-    assert result.seconds_per_epoch * config.epochs > TOO_LONG_SECONDS
-    actual = fitting(config, result)
-    assert actual is not None and actual.seconds <= FITTING_SECONDS
-    smaller = train_config("pictures", **actual.settings)
-    assert sum(p.numel() for p in VisionTransformer(smaller.vit_config(10)).parameters()) == actual.params
-    assert smaller.image_size is not None and smaller.image_size <= 96 and smaller.data == config.data
-    quicker = fitting(config, result, actual.seconds * 0.9)
-    assert quicker is not None and (quicker.params < actual.params or "epochs" in quicker.settings)
-    assert fitting(config, dry_run_of(config, 1e9)) is None
-    again = fitting(smaller, dry_run_of(smaller, 50))
-    assert again and (again.params < actual.params or "epochs" in again.settings), "not the same once more"
-
-
-def test_fixed_model_is_offered_smaller_pictures_or_fewer_epochs() -> None:
-    config = train_config("fine-tune", image_size=224, epochs=100)
-    result = fitting(config, dry_run_of(config, 5000))
-    assert result is not None and result.settings.keys() <= {"image_size", "crop_padding", "epochs"}
-
-
 def processes() -> list[str]:
     """Return the running dry-run processes below this process."""
     result = []
@@ -235,7 +199,8 @@ def test_closing_a_dry_run_ends_its_process(config: TrainConfig, kind: str) -> N
 @pytest.mark.slow
 def test_dry_run_ends_in_time_even_without_a_finished_step() -> None:
     config = heavy("B/16")
-    result = time_steps(config, sampled=sample_of(config), limit=0.1)
+    *_, result = try_steps(config, sampled=sample_of(config), limit=0.1)
+    assert isinstance(result, DryRun)
     assert not processes()
     assert result.timed == 0 and result.extrapolated
     assert result.params == sum(p.numel() for p in VisionTransformer(config.vit_config(10)).parameters())
@@ -252,7 +217,7 @@ def test_sound_model_overfits_one_batch(config: TrainConfig) -> None:
 
 def test_impossible_recipe_is_refused_in_one_sentence(config: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(InvalidDataset, match="no folder"):
-        time_steps(config.model_copy(update={"data": f"folder:{tmp_path / 'none'}", "limit": None}))
+        next(try_steps(config.model_copy(update={"data": f"folder:{tmp_path / 'none'}", "limit": None})))
 
 
 @pytest.mark.slow
@@ -261,7 +226,7 @@ def test_second_dry_run_is_refused_while_one_is_running(config: TrainConfig) -> 
     next(first)
     try:
         with pytest.raises(InvalidConfig, match="Another trial"):
-            time_steps(config)
+            next(try_steps(config))
     finally:
         first.close()
 

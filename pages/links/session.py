@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vit.checkpoints.push import Plan, PushResult
     from vit.explain.map_comparison import Layout
     from vit.explain.sensitivity import Verdict
-    from vit.runs.cluster_dry_run import ClusterDryRun
     from vit.training.dry_run import DryRun, Point
 
 State = TypeVar("State")
@@ -201,10 +200,7 @@ class Train:
         nonce: nonce of the next run, so that submitting the same form twice starts one run.
         started: a run was started, so the next click starts another one.
         dry_run: the recipe of the last dry run, and its result.
-        cluster_dry_run: recipe and target of the dry run on a cluster, its folder, and its result: None while pending,
-            a string if it failed.
         cancelled: the dry run was cancelled, and the page has not reported it yet.
-        try_again: a smaller recipe was accepted; its dry run starts at once.
         overfit: the recipe that overfitted one batch, and the points of its curve.
         uploads: number of accepted archives; the uploader gets a new key after each.
         arriving: Streamlit's id of the last archive, and the dataset that was selected then.
@@ -217,9 +213,7 @@ class Train:
     nonce: str = field(default_factory=lambda: secrets.token_hex(8))
     started: bool = False
     dry_run: tuple[TriedRecipe, DryRun] | None = None
-    cluster_dry_run: tuple[tuple[TriedRecipe, str], Path, ClusterDryRun | str | None] | None = None
     cancelled: bool = False
-    try_again: bool = False
     overfit: tuple[TriedRecipe, list[Point]] | None = None
     uploads: int = 0
     arriving: tuple[str, str] = ("", "")

@@ -1,9 +1,8 @@
 """Preview of augmented pictures, of memory and time from a dry run, and of overfitting one batch."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -13,12 +12,11 @@ from pages.links import session
 from pages.links.session import TriedRecipe
 from pages.shared import bars, datasets
 from pages.shared.escape import with_code
-from pages.train_form import form_state
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
 from vit.images.encode import encode_image
 from vit.model.config import ViTConfig
-from vit.training import augmentation_preview, dry_run, fine_tuning, picture_sample, smaller_recipe
+from vit.training import augmentation_preview, dry_run, fine_tuning, picture_sample
 from vit.training import memory as memory_of_training
 from vit.training.config import TrainConfig
 from vit.untrusted import limit_work
@@ -116,16 +114,12 @@ def show_preview(config: TrainConfig) -> "picture_sample.Sample | None":
 
 
 def show_costs(
-    config: TrainConfig,
-    devices: Sequence[str],
-    pictures: "picture_sample.Sample | None",
-    there: "dry_run.DryRun | None",
+    config: TrainConfig, devices: Sequence[str], pictures: "picture_sample.Sample | None"
 ) -> "dry_run.DryRun | None":
     """Show the size of the model, and memory and time after a dry run; return its result or None.
 
     Args:
         devices: devices of this machine; empty if the run computes on a cluster.
-        there: result of a dry run on a cluster.
     """
     state = session.of(session.Train)
     recipe = recipe_key(config, devices)
@@ -138,11 +132,10 @@ def show_costs(
     placeholder = st.empty()
     if state.cancelled:
         placeholder.caption("Cancelled.")
-    wants_dry_run |= state.try_again and bool(devices)
-    state.cancelled = state.try_again = False
+    state.cancelled = False
     if wants_dry_run and (result := try_steps(placeholder, config, devices, pictures)):
         state.dry_run = tried = (recipe, result)
-    measured = there or (tried[1] if tried and tried[0] == recipe else None)
+    measured = tried[1] if tried and tried[0] == recipe else None
 
     rows = {}
     with suppress(UserError):  # reported by the preview
@@ -156,7 +149,7 @@ def show_costs(
         rows["Memory"] = f"about {memory(measured.memory)}" + ("" if len(devices) == 1 else " on each")
         rows["An epoch"] = format_duration(measured.seconds_per_epoch)
         rows["All epochs"] = format_duration(measured.seconds_per_epoch * config.epochs)
-    else:
+    elif devices:
         rows["Memory"] = rows["An epoch"] = "not tried"
     facts.html(bars.facts(rows))
     if measured:
@@ -205,7 +198,7 @@ def try_steps(
 
 
 def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
-    """Show what was extrapolated, and offer a smaller recipe if this one takes too long."""
+    """Show what was extrapolated, and warn of a run that takes too long."""
     notes = []
     if not measured.timed:
         notes.append(
@@ -223,27 +216,9 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
     if notes:
         st.caption(" ".join(notes))
     total = measured.seconds_per_epoch * config.epochs
-    if total <= dry_run.TOO_LONG_SECONDS:
-        return
-    where = "CPU" if measured.device == "cpu" else "device"
-    st.warning(f"On this {where} all epochs take {format_duration(total)}.")
-    if smaller := smaller_recipe.fitting(config, measured):
-        epochs = f", {smaller.settings['epochs']} epochs" if "epochs" in smaller.settings else ""
-        side = smaller.settings.get("image_size")
-        what = f"{side} px, " if side else ""
-        st.button(
-            f"Use {what}{numbers(smaller.params)} parameters{epochs}: {format_duration(smaller.seconds)}",
-            key="take_smaller",
-            on_click=apply_settings,
-            args=(smaller.settings,),
-            help="Changes these settings, and tries a few steps with them.",
-        )
-
-
-def apply_settings(settings: Mapping[str, Any]) -> None:
-    """Change settings in the form and start a dry run; a button's callback."""
-    form_state.change(lambda form: replace(form, settings={**form.settings, **settings}))
-    session.of(session.Train).try_again = True
+    if total > dry_run.TOO_LONG_SECONDS:
+        where = "CPU" if measured.device == "cpu" else "device"
+        st.warning(f"On this {where} all epochs take {format_duration(total)}.")
 
 
 def show_overfit(config: TrainConfig, devices: Sequence[str], recipe: TriedRecipe, start: bool) -> None:

@@ -107,17 +107,19 @@ def test_data_invisible_to_the_machines_is_refused(lab: Fake, tmp_path: Path) ->
 
 
 @pytest.mark.exhaustive
-def test_command_line_runs_the_dry_run_on_the_cluster(
-    lab: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    tried = ["train", "--preset", "shapes", "--on", "lab", "--devices", "cpu", "--trial", "--set", "limit=80"]
-    assert main([*tried, "batch_size=8"]) == 0
-    output = capsys.readouterr().out
-    assert "80 pictures of 4 classes to learn from" in output and "An epoch takes" in output
-    assert main([*tried, f"data=folder:{tmp_path / 'nowhere'}"]) == 2
-    assert "There is no folder" in capsys.readouterr().err
-    assert main(["train", "--preset", "shapes", "--on", "here", "--trial"]) == 2
-    assert not list((lab.jobs.parent / ".trials").iterdir()) and registry.list_runs() == []
+def test_short_run_from_the_command_line_tries_the_cluster(lab: Fake) -> None:
+    command = ["train", "--preset", "shapes", "--on", "lab", "--devices", "cpu"]
+    assert main([*command, "--set", "epochs=1", "limit=80", "batch_size=8"]) == 0
+    (run,) = registry.list_runs()
+    assert wait_until_ended(run).status == "finished"
+
+
+def test_dry_runs_left_by_earlier_versions_are_not_listed(lab: Fake) -> None:
+    folder = lab.jobs.parent / ".trials" / "trial-0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / "trial.json").write_text("{}")
+    contract.write_handle(next_handle(folder, "lab"), Request())
+    assert registry.list_runs() == []
 
 
 def test_submission_refused_by_an_engine_leaves_no_run(lab: Fake) -> None:
@@ -158,16 +160,6 @@ def test_resubmission_uses_another_job_name(lab: Fake, tmp_path: Path) -> None:
             raise Unreachable("No answer.")
         assert contract.read_handle(folder) is None
     assert jobs == [f"{folder.name}.1", f"{folder.name}.2"]
-
-
-def test_dry_run_on_processors_sees_no_gpu(tmp_path: Path) -> None:
-    cluster = clusters.Cluster.model_validate({"name": "hpc", "kind": "slurm", "runs": tmp_path})
-    hidden = "export CUDA_VISIBLE_DEVICES=''"
-    program = f"exec python -m vit.runs.cluster_dry_run {tmp_path}"
-    for gpu, dry_run in ((False, True), (True, True), (False, False)):
-        request = Request(("gpu",) if gpu else ("cpu",), dry_run=dry_run)
-        lines = batch_script(cluster, next_handle(tmp_path, "hpc"), request).splitlines()
-        assert (hidden in lines, lines[-1] == program) == (dry_run and not gpu, dry_run)
 
 
 def test_batch_script_quotes_any_folder_name(tmp_path: Path) -> None:

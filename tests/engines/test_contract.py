@@ -18,7 +18,7 @@ from ray_cluster import RayCluster
 from short_runs import endless, last_step, steps, temporary_runs_folder, tiny, until, weights
 
 from vit.errors import InvalidRun
-from vit.runs import cluster_dry_run, control, registry
+from vit.runs import control, registry
 from vit.runs.engines import contract
 from vit.runs.engines.contract import HERE, Handle, JobStatus, Request, Unreachable, read_handle
 from vit.training.metrics import read_metrics
@@ -133,7 +133,7 @@ import sys
 import time
 sys.path[:0] = sys.argv[2:]
 import fake_cluster
-from vit.runs import cluster_dry_run, control, registry
+from vit.runs import control, registry
 print(registry.find_run(sys.argv[1], patience=5).status, flush=True)
 control.stop(sys.argv[1])
 """
@@ -243,24 +243,6 @@ def test_unreachable_engine_reports_unknown(lab: Lab) -> None:
             control.delete(run.id)
     until(lambda: status(run) in ("running", "validating"), "its cluster's answer")
     control.kill(run.id)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("lab", LABS[1:], indirect=True)
-def test_dry_run_reports_its_cost_or_why_it_fails(lab: Lab, tmp_path: Path) -> None:
-    for data, ends in (("shapes", "80 pictures"), (f"folder:{tmp_path / 'nowhere'}", "There is no folder")):
-        folder = control.start_dry_run(tiny(data=data, limit=80), on=lab.name, devices=["cpu"])
-        handle = read_handle(folder)
-        assert handle
-
-        def outcome(folder: Path = folder, handle: Handle = handle) -> str:
-            if result := cluster_dry_run.read(folder):
-                return f"{result.result.train_pictures} pictures"
-            return cluster_dry_run.failure(folder, lab.engine.status(handle))
-
-        assert until(outcome, "its result").startswith(ends)
-        control.end_dry_run(folder)
-        assert not folder.exists()
 
 
 def test_job_ended_while_pending_trains_nothing(tmp_path: Path) -> None:

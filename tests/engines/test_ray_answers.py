@@ -88,12 +88,11 @@ def test_driver_of_a_job_ended_while_pending_trains_nothing(lab: ray.Ray, head: 
     assert claim_job(handle.folder, handle.job) is None
 
 
-def test_job_that_waits_since_version_0_1_0_finds_its_request(tmp_path: Path) -> None:
+def test_job_that_waits_since_an_earlier_version_finds_its_request(tmp_path: Path) -> None:
     handle, request = Handle(tmp_path, "lab", f"{RUN}.1", 0.0), Request(("gpu",), nodes=2)
     write_handle(handle, request)
     document = read_json(tmp_path / HANDLE)
-    document["request"]["workers"] = 0
-    del document["request"]["dry_run"]
+    document["request"] |= {"workers": 0, "dry_run": False}
     write_json(tmp_path / HANDLE, document)
     assert read_request(tmp_path) == request
 

@@ -1,6 +1,5 @@
 """Clusters on the pages: selected on page Train with their free capacity, and monitored on page Runs."""
 
-import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +10,9 @@ from streamlit.testing.v1 import AppTest
 
 from pages.looking import run_records
 from tests.pages.controls import app_page as opened
-from tests.pages.controls import control
-from vit.errors import InvalidRun
-from vit.runs import cluster_dry_run, registry
 from vit.runs import control as runs
-from vit.runs.engines import contract, watch
-from vit.training import dry_run
-from vit.training.run_folder import write_json
+from vit.runs import registry
+from vit.runs.engines import watch
 
 
 @pytest.fixture
@@ -129,75 +124,13 @@ def test_batch_script_for_slurm_is_shown_before_and_after_the_start(lab: Fake, t
     assert "#SBATCH --nodes=1" in [code.value for code in opened("runs", run=run.id).code]
 
 
-def test_dry_run_on_the_cluster_precedes_the_start(lab: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")
+def test_cost_is_tried_on_this_machine_only(lab: Fake) -> None:
+    page = opened("train", preset="shapes")
+    assert "Try a few steps" in [button.label for button in page.button]
     choose(page, "lab")
-    assert "not tried" in page.get("html")[0].value
-    page.button(key="try_there").click().run()
-    assert not page.exception and page.button(key="try_there").disabled
-    (folder,) = (lab.jobs.parent / ".trials").iterdir()
-    until(lambda: cluster_dry_run.read(folder), "the result")
-    page.run()
     facts = "".join(str(one.value) for one in page.get("html"))
-    assert "Pictures per second" in facts and "All epochs" in facts
-    assert f"Tried on {platform.node()}." in text(page)
-    until(lambda: not list((lab.jobs.parent / ".trials").iterdir()), "its end")
-    assert registry.list_runs() == []
-    control(page.number_input, "set_epochs").set_value(4).run()  # another config without a dry run
-    assert "Tried on" not in text(page)
-
-
-def test_failed_dry_run_is_reported_before_the_start(lab: Fake, tmp_path: Path) -> None:
-    folder = runs.start_dry_run(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="lab", devices=["cpu"])
-    handle = contract.read_handle(folder)
-    assert handle
-    until(lambda: lab.status(handle).state == "gone", "its end")
-    assert cluster_dry_run.failure(folder, lab.status(handle)).startswith("There is no folder")
-    runs.end_dry_run(folder)
-    assert not folder.exists()
-
-
-def test_another_version_on_the_cluster_is_reported(lab: Fake, tmp_path: Path) -> None:
-    here = cluster_dry_run.software_versions()
-    folder = tmp_path / "trial"
-    folder.mkdir()
-    write_json(folder / cluster_dry_run.REQUEST, {"here": here})
-    facts = dict.fromkeys(dry_run.DryRun._fields, 1) | {"device": "cpu"}
-    for changes, words in (
-        ({}, []),
-        ({"python": "3.9"}, ["Python is 3.9 there"]),
-        ({"torch": "2.0", "code": "another"}, ["torch is 2.0 there", "another version of this program"]),
-    ):
-        write_json(folder / cluster_dry_run.RESULT, {"host": "n1", "there": here | changes, "trial": facts})
-        found = cluster_dry_run.read(folder)
-        assert found and len(found.doubts) == len(words)
-        assert all(word in doubt for word, doubt in zip(words, found.doubts, strict=True))
-    for result in (
-        {"host": "n1", "there": here, "trial": facts | {"of_another_version": 1}},
-        {"host": "n1", "there": here, "trial": {}},
-        {"host": "n1", "there": {"python": "3.9"}, "trial": facts},
-        {"host": "n1"},
-    ):
-        write_json(folder / cluster_dry_run.RESULT, result)
-        with pytest.raises(InvalidRun, match="another version of this program"):
-            cluster_dry_run.read(folder)
-
-
-def test_dry_run_whose_folder_was_deleted_has_ended(tmp_path: Path) -> None:
-    assert "was removed" in cluster_dry_run.failure(tmp_path / "gone", contract.JobStatus("gone"))
-
-
-@pytest.mark.exhaustive
-def test_waiting_dry_run_can_be_cancelled(lab: Fake) -> None:
-    wait_for_first_steps(runs.launch(endless(), on="lab"))
-    page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")
-    choose(page, "lab")
-    page.button(key="try_there").click().run()
-    until(lambda: "The slot is taken." in text(page.run()), "why it waits")
-    control(page.number_input, "set_epochs").set_value(4).run()  # another config, while the dry run is still waiting
-    page.button(key="cancel_there").click().run()
-    until(lambda: not list((lab.jobs.parent / ".trials").iterdir()), "its end")
-    assert not page.button(key="try_there").disabled
+    assert "Parameters" in facts and "not tried" not in facts
+    assert not any("Try" in button.label for button in page.button)
 
 
 def test_insufficient_resources_are_reported_before_the_start(lab: Fake) -> None:

@@ -385,12 +385,11 @@ def test_dry_run_shows_the_cost_of_a_run(page: AppTest, monkeypatch: pytest.Monk
     assert "<span>Epochs × steps</span><b>8 × 2</b>" in said(page) and "not tried" in said(page)
     press(page, "Try a few steps")
     assert not page.exception and not page.error and "not tried" not in said(page)
-    assert not button(page, "take_smaller"), "this one fits"
+    assert not page.warning, "it does not take long"
     assert not button(page, "cancel_trial"), "it is over"
 
 
-def test_fitting_recipe_is_adopted_with_one_click(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)
+def test_run_that_would_take_days_is_warned_of(folders: Path) -> None:
     pictures(folders / "data" / "zoo")
     page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
     control(page.selectbox, "init_from").set_value("").run()
@@ -404,13 +403,7 @@ def test_fitting_recipe_is_adopted_with_one_click(folders: Path, monkeypatch: py
     page.session_state["Train"].dry_run = (cost_preview.recipe_key(config, ("cpu",)), found)
     page.run()
     assert any("On this CPU all epochs take about 9 days" in one.value for one in page.warning)
-    offered = button(page, "take_smaller")
-    assert offered and "px, " in offered.label and "M parameters" in offered.label
-    offered.click().run()
-    assert not page.exception and not page.error and not page.warning
-    taken = described(page)
-    assert taken.image_size < 224 and taken.data == config.data and f"{taken.image_size} px" in offered.label
-    assert "not tried" not in said(page), "it was tried at once"
+    assert "<span>All epochs</span><b>about 9 days</b>" in said(page)
 
 
 def test_model_that_exceeds_the_memory_is_refused_at_the_form(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,9 +265,6 @@ def _train(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument("--nodes", type=int, default=1, metavar="N", help="with --on: machines (default: %(default)s)")
     command.add_argument("--minutes", type=int, metavar="N", help="with --on: time limit of an attempt on the cluster")
-    command.add_argument(
-        "--trial", action="store_true", help="with --on a cluster: only run a few steps on one of its machines"
-    )
     command.add_argument("--settings", action="store_true", help="list presets and settings, and exit")
 
 

@@ -3,27 +3,21 @@
 import argparse
 import json
 import os
-import sys
-import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vit.data.folders import is_packed, list_files
-from vit.errors import InvalidConfig, UserError
+from vit.errors import InvalidConfig
 from vit.paths import runs_folder
-from vit.runs import cluster_dry_run
-from vit.runs.control import end_dry_run, launch, start_dry_run
-from vit.runs.engines.contract import HERE, read_handle
-from vit.runs.engines.factory import cluster_engine
+from vit.runs.control import launch
+from vit.runs.engines.contract import HERE
 from vit.runs.launch_checks import devices_of_setting, with_absolute_paths
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, describe, run_name, train_config
 from vit.training.run_folder import check_folder_name, new_id, read_json
 from vit.training.trackers import plugin
 from vit.training.train import train
-from vit.view.captions import format_duration
 
 _SHOWN_CLASSES = 20
 
@@ -33,12 +27,8 @@ def run_train(options: argparse.Namespace) -> None:
     if options.settings:
         print(describe())
         return
-    if not options.on and (options.devices or options.nodes > 1 or options.minutes or options.trial):
-        raise InvalidConfig("--devices, --nodes, --minutes and --trial need --on.")
-    if options.trial and options.on == HERE:
-        raise InvalidConfig(
-            "--trial needs --on with the name of a cluster. For this machine, page Train estimates the cost."
-        )
+    if not options.on and (options.devices or options.nodes > 1 or options.minutes):
+        raise InvalidConfig("--devices, --nodes and --minutes need --on.")
     if options.resume and (options.preset or options.config or options.set or options.run or options.name):
         raise InvalidConfig(
             "--resume continues a run with its own settings; only --data may say where its folder is now."
@@ -101,9 +91,6 @@ def _launch(config: TrainConfig, options: argparse.Namespace) -> None:
     if options.resume or options.run:
         raise InvalidConfig("--on starts a run of its own, in a folder of its own: leave --resume and --run-dir out.")
     devices = options.devices or devices_of_setting(config.device, options.on)
-    if options.trial:
-        _dry_run_on_cluster(config, options, devices)
-        return
     run = launch(
         config,
         name=options.name or "",
@@ -114,31 +101,6 @@ def _launch(config: TrainConfig, options: argparse.Namespace) -> None:
     )
     print(f"{run.id}  {run.status}  {run.reason}".rstrip())
     print(f"Look at it with: python -m vit runs show {run.id}")
-
-
-def _dry_run_on_cluster(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:
-    """Run a few steps on a cluster node and print the measurements."""
-    folder = start_dry_run(config, on=options.on, devices=devices, nodes=options.nodes)
-    engine, handle, last_reason = cluster_engine(options.on), read_handle(folder), ""
-    assert handle
-    try:
-        while (remote := cluster_dry_run.read(folder)) is None:
-            status = engine.status(handle)
-            if reason := cluster_dry_run.failure(folder, status):
-                raise UserError(reason)
-            if status.state == "waiting" and status.reason and status.reason != last_reason:
-                last_reason = status.reason
-                print(last_reason, file=sys.stderr)
-            time.sleep(1)
-    finally:
-        end_dry_run(folder)
-    for doubt in remote.doubts:
-        print(doubt)
-    result = remote.result
-    epoch, total = format_duration(result.seconds_per_epoch), format_duration(result.seconds_per_epoch * config.epochs)
-    print(f"On {remote.host}: {result.train_pictures:,} pictures of {result.classes} classes to learn from.")
-    print(f"{result.pictures_per_second:,.0f} pictures per second, on all {len(devices) * options.nodes} together.")
-    print(f"An epoch takes {epoch}, all {config.epochs:,} {total}; memory {result.memory / 1e6:,.0f} MB on each.")
 
 
 def merged_settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -22,7 +22,6 @@ process (`vit.runs.supervisor`), so training needs neither page, browser nor ser
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,6 @@ from vit.checkpoints import load, manage, save
 from vit.errors import InvalidRun, UserError
 from vit.files import check_locks, remove_folder, replaced
 from vit.paths import runs_folder
-from vit.runs import cluster_dry_run
 from vit.runs.engines import watch
 from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
@@ -124,34 +122,6 @@ def launch(
             shutil.rmtree(folder, ignore_errors=True)  # nothing was started
             raise
     return find_run(folder.name)
-
-
-def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes: int = 1) -> Path:
-    """Submit a few steps of a run to a cluster; return the folder for `vit.runs.cluster_dry_run`.
-
-    Raises:
-        InvalidConfig, InvalidCheckpoint, RequestRejected, Unreachable: as `launch`.
-    """
-    request = Request(tuple(devices), nodes=nodes)
-    checked = validated(config, request, on, Limits())
-    folder = cluster_dry_run.new_folder(find_cluster(on).runs)
-    try:
-        config = _with_copy(checked, folder).config
-        cluster_dry_run.write(folder, config, [config.device] * (len(devices) * nodes))
-        cluster_engine(on).submit(folder, Request((devices[0],), dry_run=True))
-    except (UserError, OSError):
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return folder
-
-
-def end_dry_run(folder: Path) -> None:
-    """Remove a dry run, and kill it if it is not finished."""
-    handle = read_handle(folder)
-    with suppress(UserError):
-        if handle and (engine := cluster_engine(handle.engine_name)).status(handle).state != "gone":
-            engine.kill(handle)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _engine_and_root(on: str) -> tuple[Engine, Path]:

@@ -82,24 +82,6 @@ class Point(NamedTuple):
     accuracy: float
 
 
-def time_steps(
-    config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT_SECONDS
-) -> DryRun:
-    """Time training steps like `try_steps`, and wait for the final result.
-
-    Args:
-        sampled: the run's pictures, from `sample`; None to open them.
-        limit: for everything [s].
-
-    Raises:
-        InvalidDataset: the pictures cannot be opened.
-        InvalidConfig: steps fail, or another dry run is in progress; on a GPU, no step was completed in time.
-    """
-    *_, result = try_steps(config, devices, sampled, limit)
-    assert isinstance(result, DryRun)
-    return result
-
-
 def try_steps(
     config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT_SECONDS
 ) -> Generator[float | DryRun, None, None]:

@@ -65,14 +65,12 @@ class Request(NamedTuple):
         share: run at once, next to the runs that hold the devices; on this machine only.
         nodes: number of nodes.
         minutes: time limit; None for the engine's own limit.
-        dry_run: the folder is not a run's, but that of a dry run, see `vit.runs.cluster_dry_run`.
     """
 
     devices: tuple[str, ...] = ("cpu",)
     share: bool = False
     nodes: int = 1
     minutes: int | None = None
-    dry_run: bool = False
 
     @property
     def gpus(self) -> bool:
@@ -220,7 +218,8 @@ def read_request(folder: Path) -> Request:
     """
     stated = read_json(folder / HANDLE).get("request")
     if isinstance(stated, dict):
-        stated.pop("workers", None)  # of version 0.1.0, whose waiting jobs are still to run
+        for name in ("workers", "dry_run"):  # of earlier versions, whose waiting jobs are still to run
+            stated.pop(name, None)
     request = as_tuple(Request, stated, HANDLE)
     if not request.devices:
         raise Unreadable(f"{HANDLE} cannot be read: it names no device.")

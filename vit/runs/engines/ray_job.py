@@ -1,4 +1,4 @@
-"""The driver of a run on a Ray cluster: starts the trainer's processes and restarts them when one dies; or a dry run.
+"""The driver of a run on a Ray cluster: starts the trainer's processes and restarts them when one dies.
 
     python -m vit.runs.engines.ray_job RUN JOB CPUS
 
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vit.errors import UserError
-from vit.runs import cluster_dry_run
 from vit.runs.attempts import train_until_done
 from vit.runs.engines.contract import Handle, claim_job, mark_ended, read_handle, read_request
 from vit.runs.engines.ray import NOTE
@@ -34,15 +33,12 @@ _FRUITLESS_DEATHS = 3  # deaths in a row without a new saved state, after which 
 
 
 def main(folder: Path, job: str, cpus: int) -> None:
-    """Train the run in `folder` until it is done, or do the dry run."""
+    """Train the run in `folder` until it is done."""
     handle = claim_job(folder, job)
     if handle is None:
         return
     try:
-        if read_request(folder).dry_run:
-            _dry_run(folder, handle, cpus)
-        else:
-            train_until_done(folder, lambda: _train_once(folder, handle, cpus))
+        train_until_done(folder, lambda: _train_once(folder, handle, cpus))
     finally:
         mark_ended(handle)
 
@@ -52,19 +48,9 @@ def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = (
     write_json(handle.folder / NOTE, {"job": handle.job, "word": word, "reason": reason, "hosts": hosts})
 
 
-def _dry_run(folder: Path, handle: Handle, cpus: int) -> None:
-    """Do a dry run on a node of the cluster."""
-    import ray  # noqa: PLC0415 # Ray is installed on clusters only
-
-    gpus = read_request(folder).gpus
-    note(handle, "waiting", f"It starts when {handle.engine_name} has room for {_resources(1, cpus, gpus)}.")
-    attempt = ray.remote(num_cpus=cpus, num_gpus=1 if gpus else 0, max_retries=0)(cluster_dry_run.main)
-    ray.get(attempt.remote(folder))
-
-
 def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
     """Run the trainer's processes until they succeed, ask for smaller micro-batches, or die without progress."""
-    import ray  # noqa: PLC0415
+    import ray  # noqa: PLC0415 # Ray is installed on clusters only
 
     request = read_request(folder)
     processes = request.nodes * len(request.devices)

@@ -1,6 +1,6 @@
 """The batch script of a run for sbatch: requested resources and the program to start.
 
-It starts `vit.runs.engines.slurm_job` on the job's first node, or a dry run.
+It starts `vit.runs.engines.slurm_job` on the job's first node.
 
 Source: https://slurm.schedmd.com/sbatch.html
 """
@@ -34,16 +34,9 @@ def batch_script(cluster: Cluster, handle: Handle, request: Request) -> str:
     variables = {ENGINE: "slurm", "OMP_NUM_THREADS": str(cluster.cpus), "PYTHONUNBUFFERED": "1"}
     if cluster.code:
         variables["PYTHONPATH"] = str(cluster.code)
-    if request.dry_run and not request.gpus:
-        # Clusters that do not confine jobs to their GPUs (cgroups) would otherwise show all of them.
-        variables["CUDA_VISIBLE_DEVICES"] = ""
     lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
     lines += ["#SBATCH --requeue", *cluster.setup]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    program = (
-        ["vit.runs.cluster_dry_run", str(folder)]
-        if request.dry_run
-        else ["vit.runs.engines.slurm_job", str(folder), handle.job]
-    )
-    lines += [f"exec {shlex.join([cluster.python, '-m', *program])}"]
+    program = [cluster.python, "-m", "vit.runs.engines.slurm_job", str(folder), handle.job]
+    lines += [f"exec {shlex.join(program)}"]
     return "\n".join(lines) + "\n"
