@@ -10,9 +10,10 @@ from short_runs import tiny, write_dead_run
 from vit.checkpoints.load import load_checkpoint
 from vit.data.catalog import check_spec
 from vit.data.datasets import load_dataset
-from vit.data.folders import folder_of, list_files
+from vit.data.folders import list_files
 from vit.data.survey import survey
 from vit.errors import InvalidDataset
+from vit.paths import dataset_folder
 from vit.runs.uploaded_datasets import runs_on
 
 KINDS = ("Fruit/Apple/Red", "Fruit/Apple/Golden", "Fruit/Avocado", "Packages/Juice/Orange", "Vegetables/Pepper/Red")
@@ -70,7 +71,7 @@ def test_an_unknown_level_is_refused_and_the_known_ones_are_listed(tmp_path: Pat
 
 def test_a_folder_with_a_hash_in_its_name_is_itself(tmp_path: Path) -> None:
     root = groceries(tmp_path / "groceries#2")
-    assert list_files(root).classes == LEVELS[0] and folder_of(f"folder:{root}") == root
+    assert list_files(root).classes == LEVELS[0] and dataset_folder(f"folder:{root}") == root
     assert list_files(Path(f"{root}#2")).classes == LEVELS[1]
 
 

@@ -67,3 +67,12 @@ def split_part(path: Path) -> tuple[Path, str]:
         if os.path.lexists(path):
             return path, ""
     return path.with_name(name), part
+
+
+def dataset_folder(spec: str) -> Path:
+    """Return the folder of "folder:PATH" or "folder:PATH#LEVEL".
+
+    >>> dataset_folder("folder:data/groceries#2")
+    PosixPath('data/groceries')
+    """
+    return split_part(Path(spec.removeprefix("folder:")).expanduser())[0]

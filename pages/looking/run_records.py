@@ -132,14 +132,14 @@ def figures(run: registry.Run) -> Figures:
     return _metrics_file(str(run.folder / "metrics.jsonl")).latest()
 
 
-@st.cache_resource(show_spinner=False, ttl=PAUSE)
-def _every(folder: str) -> list[registry.Run]:
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _every(folder: str, tick: int) -> list[registry.Run]:  # with a `ttl`, Streamlit may look up an entry that expired
     return registry.list_runs()
 
 
 def every_run() -> list[registry.Run]:
     """Return all runs, newest first; cached for half a second."""
-    return _every(str(runs_folder()))
+    return _every(str(runs_folder()), int(time.monotonic() / PAUSE))
 
 
 def forget() -> None:
@@ -147,9 +147,13 @@ def forget() -> None:
     _every.clear()
 
 
-@st.cache_resource(show_spinner=False, ttl=2)
 def devices() -> dict[str, Device]:
-    """Return this machine's devices by name."""
+    """Return this machine's devices by name; cached for two seconds."""
+    return _devices(int(time.monotonic() / 2))
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _devices(tick: int) -> dict[str, Device]:
     return {device.name: device for device in list_devices()}
 
 

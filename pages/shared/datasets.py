@@ -13,8 +13,7 @@ import streamlit as st
 from pages.server import access
 from vit.data import catalog, downloads
 from vit.data.file_names import is_table
-from vit.data.folders import folder_of
-from vit.paths import data_roots
+from vit.paths import data_roots, dataset_folder
 
 NAMED = {
     "shapes": "Shapes (generated)",
@@ -35,7 +34,7 @@ def root_of(spec: str) -> str:
 
 def folder_title(spec: str, roots: list[Path]) -> str:
     """Return the title of a folder: its path relative to a data root."""
-    path = folder_of(spec)
+    path = dataset_folder(spec)
     for root in roots:
         if path.is_relative_to(root):
             path = path.relative_to(root)
@@ -66,7 +65,7 @@ def stamp(spec: str) -> int:
     """Return a timestamp that changes when class folders are added or removed, or tables beside pictures change."""
     if not spec.startswith("folder:"):
         return 0
-    folder = folder_of(spec)
+    folder = dataset_folder(spec)
     try:
         tables = (path for pattern in ("*.*", "*/*.*") for path in folder.glob(pattern) if is_table(path.name))
         return max(path.stat().st_mtime_ns for path in [folder, *folder.glob("*/"), *folder.glob("*/*/"), *tables])
@@ -79,7 +78,7 @@ def digest(spec: str) -> str:
     if not spec.startswith("folder:"):
         return ""
     facts = hashlib.sha256()
-    for folder, folders, names in os.walk(folder_of(spec)):
+    for folder, folders, names in os.walk(dataset_folder(spec)):
         folders.sort()
         for name in sorted(names):
             with suppress(OSError):

@@ -7,8 +7,9 @@ import streamlit as st
 from pages.server import access
 from pages.shared.escape import plain, with_code
 from vit.data import class_names
-from vit.data.folders import folder_of, folders_of_classes, is_packed
+from vit.data.folders import folders_of_classes, is_packed
 from vit.errors import UserError
+from vit.paths import dataset_folder
 from vit.runs import uploaded_datasets
 
 ROWS_HEIGHT = 420  # maximum height of the table [px]
@@ -27,7 +28,7 @@ def offer(spec: str) -> None:
 @st.dialog("Names of classes")
 def _ask(spec: str) -> None:
     folders = folders_of_classes(Path(spec.removeprefix("folder:")))
-    table = {"folder": list(folders), "name": list(class_names.names_of(folder_of(spec), folders))}
+    table = {"folder": list(folders), "name": list(class_names.names_of(dataset_folder(spec), folders))}
     edited = st.data_editor(
         table,
         disabled=["folder"],
@@ -47,7 +48,7 @@ def save(spec: str, names: list[str]) -> bool:
     if not access.may_train():
         return False
     try:
-        class_names.rename(folder_of(spec), folders_of_classes(Path(spec.removeprefix("folder:"))), names)
+        class_names.rename(dataset_folder(spec), folders_of_classes(Path(spec.removeprefix("folder:"))), names)
     except UserError as error:
         st.error(with_code(str(error)))
         return False

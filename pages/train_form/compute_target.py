@@ -1,5 +1,6 @@
 """Compute target of a run: devices of this machine, or machines of a configured cluster."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -74,9 +75,13 @@ def launch_runs(
         yield run
 
 
-@st.cache_data(show_spinner=False, ttl=3)
 def list_devices() -> list[Any]:
     """List CPU and GPUs with their use; cached for 3 s."""
+    return _devices(int(time.monotonic() / 3))
+
+
+@st.cache_data(show_spinner=False, max_entries=2)
+def _devices(tick: int) -> list[Any]:
     return vit.devices.list_devices()
 
 

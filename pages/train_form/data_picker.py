@@ -21,7 +21,7 @@ from vit.data import survey as surveys
 from vit.data.class_levels import level_titles
 from vit.errors import InvalidDataset, UserError
 from vit.images.encode import data_url, encode_image
-from vit.paths import data_roots
+from vit.paths import data_roots, dataset_folder
 from vit.runs import uploaded_datasets
 from vit.training.config import unequal
 from vit.untrusted import brief_list, limit_work
@@ -37,7 +37,7 @@ READING_SECONDS = 3600.0  # processor time for the largest archives [s]; 100,000
 
 def options(chosen: str) -> list[str]:
     """List the specs of all datasets that can be selected; that of the chosen one with the level of its classes."""
-    whole = f"folder:{folders.folder_of(chosen)}"
+    whole = f"folder:{dataset_folder(chosen)}"
     return [chosen if spec == whole else spec for spec in (*datasets.NAMED, *catalog.list_folders())]
 
 
@@ -187,7 +187,7 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
         show_survey(survey, classes)
         class_names.offer(spec)
     if catalog.is_upload(spec):
-        archive = import_archive.left_out(folders.folder_of(spec))
+        archive = import_archive.left_out(dataset_folder(spec))
         show_notes(archive.notes)
         datasets.show_list("Left out of the archive", archive.lines, archive.total)
         offer_deletion(spec, choose)
@@ -197,7 +197,7 @@ def pick_level(spec: str, levels: Sequence[Sequence[str]], choose: Callable[[str
     """Draw the control for the level of nested folders that are the classes, if there are several."""
     if len(levels) < 2:
         return
-    whole = f"folder:{folders.folder_of(spec)}"
+    whole = f"folder:{dataset_folder(spec)}"
     specs = [whole, *(f"{whole}#{number}" for number in range(2, len(levels) + 1))]
     chosen = spec if spec in specs else whole
     titles = {one: title[0].upper() + title[1:] for one, title in zip(specs, level_titles(levels), strict=True)}
@@ -221,7 +221,7 @@ def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
 @st.dialog("Delete this upload?")
 def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
     """Show what will be deleted, and ask for confirmation."""
-    folder = folders.folder_of(spec)
+    folder = dataset_folder(spec)
     files = [path for path in folder.rglob("*") if path.is_file()]
     pictures = sum(path.suffix.lower() in folders.PICTURES for path in files)
     size = sum(path.stat().st_size for path in files)

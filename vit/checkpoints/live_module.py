@@ -5,9 +5,9 @@ heads, come from the module.
 """
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -194,11 +194,12 @@ def own_logits(live: LiveModule, pixels: Tensor) -> Tensor | None:
 
 
 def tensors_of(output: object) -> list[Tensor]:
-    """Return the tensors of a module's output, logits first."""
-    several = output.values() if isinstance(output, Mapping) else output
-    values = several if isinstance(several, Iterable) and not isinstance(several, Tensor) else [several]
-    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    return [value for value in (logits, *values) if isinstance(value, Tensor)]
+    """Return the tensors of a module's output, however nested, logits first."""
+    if isinstance(output, Tensor):
+        return [output]
+    named = output if isinstance(output, Mapping) else vars(output) if is_dataclass(output) else {}
+    several = [named.get("logits"), *named.values()] if named else output if isinstance(output, list | tuple) else []
+    return [tensor for one in several for tensor in tensors_of(one)]
 
 
 def matches_module(model: VisionTransformer, pixels: Tensor, answer: Tensor) -> bool:

@@ -58,10 +58,11 @@ def facts_within(module: nn.Module, prefix: str) -> ModuleFacts:
 
 
 def part_at(module: Any, prefix: str) -> nn.Module:
-    """Return the submodule with this name prefix."""
+    """Return the submodule with this name prefix, within all wrappers."""
+    wrappers = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
     for level in ["", *prefix.split(".")[:-1]]:
-        module = getattr(module, level) if level else module
-        for wrapping in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
+        module = getattr(module, level) if level and level not in wrappers else module
+        for wrapping in wrappers:
             module = getattr(module, wrapping, module)
     return module
 

@@ -23,7 +23,8 @@ from vit.model.transformer import VisionTransformer
 from vit.untrusted import brief
 
 _NOISE = 4  # pictures
-_EXACT = 1e-4  # tolerance in float32 on a CPU, relative to the largest value; other activations change 1e-4 to 6e-3
+_EXACT = 1e-4  # tolerance in float32 on a CPU, see `_difference`; other activations change 1e-4 to 6e-3
+_ROUNDING = 2e-6  # of float32, as a share of the largest value
 _LINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "": lambda logits: logits,
     "sigmoid": torch.sigmoid,
@@ -102,34 +103,37 @@ def _agree(module: nn.Module, model: VisionTransformer, assumed: dict[str, str],
         del assumed["eps"]
     config = model.config
     noise = torch.rand(_NOISE, config.channels, *config.image_size, generator=torch.Generator().manual_seed(0))
+    # Other contrast and brightness in each picture reveal a normalisation by the pictures' own values.
+    noise = 0.5 + (noise - 0.4) * torch.linspace(0.2, 0.8, _NOISE)[:, None, None, None]
     own = _observe(module, places, noise)
     if isinstance(own, str):
         return Agreed(model, assumed | {"forward": f"The module's own pass was not compared: {own}"})
     weight = next(module.parameters())
     tolerance = _EXACT if weight.dtype is torch.float32 and not weight.is_cuda else TOLERANCE
     scale = _scale(noise, own.pixels, tolerance)
-    bodies, tokens = _bodies(model, assumed), own.tokens
+    bodies, tokens, proven = _bodies(model, assumed), own.tokens, False
     if tokens is not None and tokens.ndim == 3:
-        model = _equal(bodies, _tokens, own.pixels, tokens, tolerance, "tokens after the last block")[0]
-        assumed, bodies, tokens = _without(assumed, _OTHERS), iter(()), None
+        model, _, _, proven = _equal(bodies, _tokens, own.pixels, tokens, tolerance, "tokens after the last block")
+        bodies, tokens = iter(()), None
     answers = own.answers if config.num_classes else [tokens]
     goals = [one for one in answers if one is not None and one.ndim == 2]
     goal = next((one for one in goals if one.shape[1] == (config.num_classes or config.dim)), None)
     if goal is not None:
         every = chain(_readings(model, places.pooler), bodies)
-        model, why, link = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")
-        assumed = _without(assumed, _OTHERS, _OF_HEAD) | ({"pool": why} if why else {})
+        model, why, link, _ = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")
+        assumed = _without(assumed, _OF_HEAD) | ({"pool": why} if why else {})
         if link and config.num_classes:
             model = _rebuilt(model, multi_label=link == "sigmoid") or model
             assumed["outputs"] = f"The module returns probabilities ({link}), as its own pass shows."
     elif config.num_classes:
-        why = own.problem or "it does not return one number per class."
+        why = own.problem or "it does not return one number per class in a form that is read here."
         assumed["forward"] = f"The module's answers were not compared: {why}"
-    return Agreed(model, assumed, scale)
+    changed = (model.config.heads, model.config.activation) != (config.heads, config.activation)
+    return Agreed(model, _without(assumed, _OTHERS) if proven or changed else assumed, scale)
 
 
-def _without(assumed: dict[str, str], *fields: Collection[str]) -> dict[str, str]:
-    return {field: why for field, why in assumed.items() if not any(field in some for some in fields)}
+def _without(assumed: dict[str, str], fields: Collection[str]) -> dict[str, str]:
+    return {field: why for field, why in assumed.items() if field not in fields}
 
 
 def with_scale(preprocess: Preprocess, scale: tuple[Tensor, Tensor], known: bool) -> tuple[Preprocess, str]:
@@ -144,7 +148,7 @@ def with_scale(preprocess: Preprocess, scale: tuple[Tensor, Tensor], known: bool
     if not known:
         mean, std = torch.zeros_like(mean), torch.ones_like(std)
     mean, std = mean - std * offset / factor, std / factor
-    white = 255 if not known and float(mean.max()) > 1 else 1
+    white = 255 if not known and float(torch.cat([mean, std / 10]).max()) > 1 else 1  # a deviation may exceed 1
     numbers = [tuple(round(float(value) / white, 5) for value in values) for values in (mean, std)]
     why = "The module normalises pictures itself, as its own pass shows: mean and deviation include that."
     return replace(preprocess, mean=numbers[0], std=numbers[1]), why
@@ -155,11 +159,12 @@ def with_scale(preprocess: Preprocess, scale: tuple[Tensor, Tensor], known: bool
 
 def _observe(module: nn.Module, places: Places, noise: Tensor) -> _Pass | str:
     """Run a module, or the Vision Transformer in it if the whole needs more than pictures; else return why not."""
-    seen: dict[str, Tensor] = {}
+    seen: dict[str, list[Tensor]] = {"pixels": [], "tokens": []}
+    outputs: list[list[Tensor]] = []
 
     def keep(name: str, value: Any) -> None:
-        if isinstance(value, Tensor):
-            seen.setdefault(name, value.detach().float().cpu())
+        if isinstance(value, Tensor) and len(seen[name]) == len(outputs):  # the first of a pass
+            seen[name].append(value.detach().to("cpu", torch.float32, copy=True))
 
     embedding = part_at(module, places.names["patch_embed.weight"])
     hooks = [embedding.register_forward_pre_hook(lambda _, inputs: keep("pixels", next(iter(inputs), None)))]
@@ -171,15 +176,19 @@ def _observe(module: nn.Module, places: Places, noise: Tensor) -> _Pass | str:
         for part in dict.fromkeys((module, part_at(module, places.part))):
             try:
                 with evaluating(module), torch.no_grad():
-                    output = part(noise.to(weight.device, weight.dtype))
+                    for pictures in noise.to(weight.device, weight.dtype, copy=True).split(
+                        _NOISE // 2
+                    ):  # may change them
+                        outputs.append([one.detach().float().cpu() for one in tensors_of(part(pictures))])
             except Exception as error:  # anybody's code, which may need other arguments
                 problem = problem or f"{type(error).__name__}: {brief(str(error).partition(chr(10))[0])}"
-                seen.clear()
+                seen, outputs = {name: [] for name in seen}, []
                 continue
-            if "pixels" not in seen:
+            if len(seen["pixels"]) < len(outputs):
                 return "it does not call its patch embedding as a module."
-            answers = [one.detach().float().cpu() for one in tensors_of(output)] if part is module else []
-            return _Pass(seen["pixels"], seen.get("tokens"), answers, problem)
+            tokens = torch.cat(seen["tokens"]) if seen["tokens"] else None
+            answers = [torch.cat(each) for each in zip(*outputs, strict=True)] if part is module else []
+            return _Pass(torch.cat(seen["pixels"]), tokens, answers, problem)
     finally:
         for hook in hooks:
             hook.remove()
@@ -198,7 +207,7 @@ def _scale(noise: Tensor, pixels: Tensor, tolerance: float) -> tuple[Tensor, Ten
     centred = x - x.mean(1, keepdim=True)
     factor = (centred * y).sum(1) / centred.square().sum(1)
     offset = y.mean(1) - factor * x.mean(1)
-    rest = _difference(factor[:, None] * x + offset[:, None], y)
+    rest = (factor[:, None] * x + offset[:, None] - y).abs().max() / y.abs().max()
     if rest > tolerance or factor.min() <= 0:
         raise InvalidCheckpoint(
             "The module changes pictures before its patch embedding by more than a mean and a deviation per channel."
@@ -225,9 +234,9 @@ def _equal(
     goal: Tensor,
     tolerance: float,
     what: str,
-) -> tuple[VisionTransformer, str, str]:
-    """Return the first of several models whose result is the module's, with its remark and the link between them."""
-    differences = []
+) -> tuple[VisionTransformer, str, str, bool]:
+    """Return the first model whose result is the module's, its remark, their link, and whether no other config fits."""
+    differences, found = [], list[tuple[VisionTransformer, str, str]]()
     for model, why in candidates:
         with torch.inference_mode():
             ours = of(model, pixels)
@@ -237,18 +246,27 @@ def _equal(
                 f"{ours.shape[1]}: patches overlap, or tokens are added or dropped, which is not computed here."
             )
         for name, link in _LINKS.items() if what == "outputs" else (("", _LINKS[""]),):
-            differences.append(_difference(link(ours), goal))
+            differences.append(_difference(link(ours), goal, tolerance))
             if differences[-1] <= tolerance:
-                return model, why, name
-    raise InvalidCheckpoint(
-        f"The module's {what} and those of the model read from its weights differ by {100 * differences[0]:.3g}% of "
-        "the largest value on noise, so it computes something else."
-    )
+                found.append((model, why, name))
+        if found and what == "outputs":
+            break
+    if not found:
+        raise InvalidCheckpoint(
+            f"The module's {what} and those of the model read from its weights differ by {100 * min(differences):.3g}% "
+            "of the largest change between pictures of noise, so it computes something else."
+        )
+    return *found[0], len({model.config for model, _, _ in found}) == 1
 
 
-def _difference(ours: Tensor, theirs: Tensor) -> float:
-    """Return the largest difference, relative to the largest value of `theirs`."""
-    share = float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-9))
+def _difference(ours: Tensor, theirs: Tensor, tolerance: float) -> float:
+    """Return the largest difference, relative to the largest change of `theirs` between pictures.
+
+    Half precision rounds by a share of the values, so there it is relative to the largest value.
+    """
+    largest = theirs.abs().max()
+    spread = (theirs - theirs.mean(0)).abs().max() if tolerance == _EXACT else largest
+    share = float(((ours - theirs).abs().max() - _ROUNDING * largest).clamp_min(0) / spread.clamp_min(1e-12))
     return share if share == share else float("inf")
 
 

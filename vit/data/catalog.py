@@ -9,9 +9,9 @@ from pathlib import Path
 from vit.data import shards
 from vit.data.downloads import NAMES, TORCHVISION
 from vit.data.file_names import is_table
-from vit.data.folders import class_folders, folder_of, folders_of_classes, has_classes, is_split
+from vit.data.folders import class_folders, folders_of_classes, has_classes, is_split
 from vit.errors import InvalidDataset
-from vit.paths import data_roots
+from vit.paths import data_roots, dataset_folder
 from vit.untrusted import TooMuchWork, limit_work
 
 _FOLDER_DEPTH = 3  # levels of folders below a root that are searched
@@ -105,4 +105,4 @@ def check_spec(spec: str) -> str:
 
 def is_upload(spec: str) -> bool:
     """Whether a dataset comes from an uploaded archive."""
-    return spec.startswith("folder:") and folder_of(spec).parent == uploads_folder()
+    return spec.startswith("folder:") and dataset_folder(spec).parent == uploads_folder()

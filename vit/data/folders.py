@@ -40,15 +40,6 @@ class Files(NamedTuple):
     levels: tuple[tuple[str, ...], ...] = ()
 
 
-def folder_of(spec: str) -> Path:
-    """Return the folder of "folder:PATH" or "folder:PATH#LEVEL".
-
-    >>> folder_of("folder:data/groceries#2")
-    PosixPath('data/groceries')
-    """
-    return split_part(Path(spec.removeprefix("folder:")).expanduser())[0]
-
-
 def list_files(path: Path, only_test: bool = False) -> Files:
     """List the pictures of a folder of class folders, by names only.
 

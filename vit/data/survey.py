@@ -13,12 +13,13 @@ from PIL import Image, ImageOps
 
 from vit.data.datasets import load_dataset
 from vit.data.downloads import TORCHVISION, is_downloaded
-from vit.data.folders import Files, folder_of, is_packed, list_files
+from vit.data.folders import Files, is_packed, list_files
 from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures
 from vit.data.splits import interleave_classes
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
+from vit.paths import dataset_folder
 from vit.untrusted import spend
 
 MAX_OPENED = 1000  # maximum number of pictures to decode
@@ -102,7 +103,7 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
     path = Path(spec[7:]).expanduser() if spec.startswith("folder:") else None
     files = list_files(path) if path and not is_packed(path) else None
     classes, items, notes = (
-        (files.classes, _in_folder(folder_of(spec), files), files.notes) if files else _items_of(spec, root)
+        (files.classes, _in_folder(dataset_folder(spec), files), files.notes) if files else _items_of(spec, root)
     )
     counted = Counter((item.split, item.label) for item in items)
     counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in SPLITS}

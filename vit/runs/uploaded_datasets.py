@@ -1,19 +1,19 @@
 """Uploaded datasets and the runs that were trained on them."""
 
 from vit.data.catalog import check_spec, is_upload
-from vit.data.folders import folder_of
 from vit.errors import InvalidDataset
 from vit.files import remove_folder
+from vit.paths import dataset_folder
 from vit.runs.registry import Run, list_runs
 
 
 def runs_on(spec: str) -> list[Run]:
     """The runs that learn, or learnt, from a folder or a part of it."""
-    folder = folder_of(spec).resolve()
+    folder = dataset_folder(spec).resolve()
 
     def uses(run: Run) -> bool:
         data = str(run.config.get("data"))
-        return data.startswith("folder:") and folder_of(data).resolve().is_relative_to(folder)
+        return data.startswith("folder:") and dataset_folder(data).resolve().is_relative_to(folder)
 
     return [run for run in list_runs() if uses(run)]
 
@@ -30,6 +30,6 @@ def delete_upload(spec: str) -> None:
     if names := [run.name for run in runs_on(spec) if run.alive]:
         raise InvalidDataset(f"The run {names[0]!r} needs it. Stop that run first, or wait for its end.")
     try:
-        remove_folder(folder_of(spec))
+        remove_folder(dataset_folder(spec))
     except OSError as error:
         raise InvalidDataset(f"It cannot be deleted ({error.strerror}).") from error
