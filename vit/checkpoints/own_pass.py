@@ -111,16 +111,17 @@ def _agree(module: nn.Module, model: VisionTransformer, assumed: dict[str, str],
     weight = next(module.parameters())
     tolerance = _EXACT if weight.dtype is torch.float32 and not weight.is_cuda else TOLERANCE
     scale = _scale(noise, own.pixels, tolerance)
-    bodies, tokens, proven = _bodies(model, assumed), own.tokens, False
+    others, tokens, proven = _bodies(model, assumed), own.tokens, False
     if tokens is not None and tokens.ndim == 3:
-        model, _, _, proven = _equal(bodies, _tokens, own.pixels, tokens, tolerance, "tokens after the last block")
-        bodies, tokens = iter(()), None
+        found = _equal(others, _tokens, own.pixels, tokens, tolerance, "tokens after the last block")
+        model, tokens, proven = found[0][0], None, len({one.config for one, _, _ in found}) == 1
+        others = chain.from_iterable(_readings(one, places.pooler) for one, _, _ in found[1:])
     answers = own.answers if config.num_classes else [tokens]
     goals = [one for one in answers if one is not None and one.ndim == 2]
     goal = next((one for one in goals if one.shape[1] == (config.num_classes or config.dim)), None)
     if goal is not None:
-        every = chain(_readings(model, places.pooler), bodies)
-        model, why, link, _ = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")
+        every = chain(_readings(model, places.pooler), others)
+        model, why, link = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")[0]
         assumed = _without(assumed, _OF_HEAD) | ({"pool": why} if why else {})
         if link and config.num_classes:
             model = _rebuilt(model, multi_label=link == "sigmoid") or model
@@ -234,8 +235,8 @@ def _equal(
     goal: Tensor,
     tolerance: float,
     what: str,
-) -> tuple[VisionTransformer, str, str, bool]:
-    """Return the first model whose result is the module's, its remark, their link, and whether no other config fits."""
+) -> list[tuple[VisionTransformer, str, str]]:
+    """Return the models whose result is the module's, their remarks and links; of outputs only the first."""
     differences, found = [], list[tuple[VisionTransformer, str, str]]()
     for model, why in candidates:
         with torch.inference_mode():
@@ -256,7 +257,7 @@ def _equal(
             f"The module's {what} and those of the model read from its weights differ by {100 * min(differences):.3g}% "
             "of the largest change between pictures of noise, so it computes something else."
         )
-    return *found[0], len({model.config for model, _, _ in found}) == 1
+    return found
 
 
 def _difference(ours: Tensor, theirs: Tensor, tolerance: float) -> float:
