@@ -301,6 +301,7 @@ LISTS = {
         "classes.txt": "1 cat\n2 dog",
     },
     "flag": {"meta.csv": lines(NAMES, split_column(("True", "False")), head="filename,is_training_image")},
+    "flag of validation": {"labels.csv": lines(NAMES, split_column(("no", "Yes")), head="name,is_valid")},
     "test only": {"lists/test.csv": lines(TEST, head="path")},
     "training only": {"lists/train.csv": lines(TRAIN, head="path")},
 }  # fmt: skip
@@ -394,3 +395,24 @@ def test_folders_of_splits_have_priority_over_lists(put: Put) -> None:
     folder = put("test/cat", "test/dog", count=2)
     (folder / "test.txt").write_text("train/cat/0.jpg\ntrain/dog/0.jpg")
     assert sizes(list_files(folder)) == (("cat", "dog"), 12, 4) and list_files(folder).notes == ()
+
+
+def test_list_of_training_and_validation_together_does_not_contradict_both(home: Path, sandbox: Sandbox) -> None:
+    held = TRAIN[::4]
+    lists = {"train": [name for name in TRAIN if name not in held], "val": held, "trainval": TRAIN, "test": TEST}
+    files = {f"{name}.txt": lines(own).encode() for name, own in lists.items()}
+    sandbox.pack({name: picture(number) for number, name in enumerate(NAMES)} | files).read()
+    found = list_files(sandbox.into)
+    assert (len(found.train), len(found.validation), len(found.test)) == (12, 4, 8)
+
+
+def test_tables_without_a_class_in_common_are_refused(sandbox: Sandbox) -> None:
+    every = [name.replace("/", "-") for name in NAMES]
+    tables = {
+        "train.csv": lines(every[:16], ["oak", "rose"] * 8, head="file,label").encode(),
+        "test.csv": lines(every[16:], ["0", "1"] * 4, head="file,label").encode(),
+    }
+    assert (
+        "have no class in common"
+        in sandbox.pack({f"all/{name}": picture(number) for number, name in enumerate(every)} | tables).refusal()
+    )

@@ -60,10 +60,9 @@ def test_dry_run_measures_the_model_that_would_be_trained(config: TrainConfig) -
     assert isinstance(result, DryRun)
     model = VisionTransformer(config.vit_config(4))
     assert result.params == sum(parameter.numel() for parameter in model.parameters())
-    assert (result.tokens, result.classes, result.train_pictures, result.parts) == (65, 4, 200, 1)
     assert (result.timed, result.share, result.extrapolated, result.streamed) == (50, 1, False, False)
-    assert result.seconds_per_step > 0 and result.memory > 200 * 3 * 32 * 32
-    assert result.seconds_per_epoch > result.seconds_per_step * 4  # 4 steps of 50, and the evaluation
+    assert result.parts == 1 and result.memory > 200 * 3 * 32 * 32
+    assert result.seconds_per_epoch > 200 / result.pictures_per_second  # 4 steps of 50, and the evaluation
     assert updates == sorted(updates) and 0 < updates[-1] <= 1
 
 

@@ -396,8 +396,8 @@ def test_run_that_would_take_days_is_warned_of(folders: Path) -> None:
     control(page.selectbox, "preset").set_value("pictures").run()
     config = described(page)
     found = dry_run.DryRun(
-        params=22_000_000, tokens=197, classes=2, train_pictures=6, test_pictures=2, streamed=False, memory=10**9,
-        seconds_per_step=60.0, seconds_per_epoch=7776.0, pictures_per_second=0.1, timed=1, batch=6, share=1.0, parts=1,
+        params=22_000_000, streamed=False, memory=10**9,
+        seconds_per_epoch=7776.0, pictures_per_second=0.1, timed=1, batch=6, share=1.0, parts=1,
         device="cpu",
     )  # fmt: skip
     page.session_state["Train"].dry_run = (cost_preview.recipe_key(config, ("cpu",)), found)

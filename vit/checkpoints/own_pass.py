@@ -4,7 +4,7 @@ What `forward` does beside the Vision Transformer is in no tensor: it may normal
 usual, or end in a sigmoid. Hooks on the patch embedding and on the last LayerNorm show where two passes part.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, product
 from typing import Any, NamedTuple, get_args
@@ -122,19 +122,16 @@ def _agree(module: nn.Module, model: VisionTransformer, assumed: dict[str, str],
     if goal is not None:
         every = chain(_readings(model, places.pooler), others)
         model, why, link = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")[0]
-        assumed = _without(assumed, _OF_HEAD) | ({"pool": why} if why else {})
+        assumed = {field: reason for field, reason in assumed.items() if field not in _OF_HEAD}
+        assumed |= {"pool": why} if why else {}
         if link and config.num_classes:
             model = _rebuilt(model, multi_label=link == "sigmoid") or model
             assumed["outputs"] = f"The module returns probabilities ({link}), as its own pass shows."
     elif config.num_classes:
         why = own.problem or "it does not return one number per class in a form that is read here."
         assumed["forward"] = f"The module's answers were not compared: {why}"
-    changed = (model.config.heads, model.config.activation) != (config.heads, config.activation)
-    return Agreed(model, _without(assumed, _OTHERS) if proven or changed else assumed, scale)
-
-
-def _without(assumed: dict[str, str], fields: Collection[str]) -> dict[str, str]:
-    return {field: why for field, why in assumed.items() if field not in fields}
+    proven |= (model.config.heads, model.config.activation) != (config.heads, config.activation)
+    return Agreed(model, {field: why for field, why in assumed.items() if not (proven and field in _OTHERS)}, scale)
 
 
 def with_scale(preprocess: Preprocess, scale: tuple[Tensor, Tensor], known: bool) -> tuple[Preprocess, str]:

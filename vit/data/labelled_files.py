@@ -200,6 +200,12 @@ def _merged(readings: list[tuple[Parts, _Reading]], pictures: Collection[Parts])
         own = {picture: names for picture, names in reading.classes.items() if picture not in labels}
         if not own:
             continue
+        before, classes = {label for label, _ in labels.values()}, {name for names in own.values() for name in names}
+        if min(len(before), len(classes)) > 1 and before.isdisjoint(classes):
+            return NoLabels(
+                f"{printable_path(used[0])} and {printable_path(path)} have no class in common. Leave one of them.",
+                by_table=True,
+            )
         for picture, names in own.items():
             if len(names) > 1:
                 several.add(picture)

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from vit.data.file_names import Parts, printable_name, printable_path
-from vit.data.labelled_files import Listings, PictureLabels
+from vit.data.labelled_files import Listing, Listings, PictureLabels
 from vit.data.split_names import split_kinds, split_of
 from vit.data.table_columns import is_usual, names_splits, title_of
 from vit.untrusted import brief_list, spend
@@ -52,14 +52,16 @@ def split_by_lists(labels: _Labels, others: Collection[Parts], listings: Listing
 def _given(labels: _Labels, listings: Listings, lists: _Lists) -> dict[Parts, str]:
     """Return the splits of the pictures with a class; all for training if no table is used."""
     given, paths, reason = dict[Parts, str](), list[Parts](), ""
-    for listing in listings.tables:
+    for listing in sorted(listings.tables, key=_is_union):
         own = [(picture, split) for picture, split in listing.splits if picture in labels]
         if listing.unknown and not own:
             lists.refused[listing.path] = f"its column {listing.unknown} does not say train or test"
         paths += [listing.path] * bool(own)
         for picture, split in own:
             spend()
-            if given.setdefault(picture, split) != split:
+            if given.setdefault(picture, split) != split and not (
+                _is_union(listing) and given[picture] == "validation"
+            ):
                 reason = f"{printable_name(picture[-1])} is in several splits"
     kinds, rest = {*given.values()}, labels.keys() - given.keys()
     if "train" in kinds and len(rest) > len(given):
@@ -81,6 +83,11 @@ def _given(labels: _Labels, listings: Listings, lists: _Lists) -> dict[Parts, st
         return dict.fromkeys(labels, "train")
     lists.used.extend(paths)
     return given
+
+
+def _is_union(listing: Listing) -> bool:
+    """Whether a list is of the pictures for training and validation together, as trainval.txt."""
+    return "trainval" in re.sub(r"\W|_", "", listing.path[-1].casefold())
 
 
 def _added(

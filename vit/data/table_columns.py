@@ -21,8 +21,9 @@ _FILE = {
 }  # fmt: skip
 _KEY = {"id", "ids", "name", "names", "key", "code", "uid"}
 _SPLITS = {"split", "splits", "partition", "fold", "folds", "kfold", "subset", "setid"}
+_CASES = (str.lower, str.upper, str.title)
 _MOST_SPLITS = 20  # different words in a column of splits
-_FLAGS = {"0", "1", "0.0", "1.0", "true", "false", "True", "False"}
+_FLAGS = {"0", "1", "0.0", "1.0", *(form(word) for word in ("true", "false", "yes", "no") for form in _CASES)}
 _LIST = re.compile(r"(?:\{\"choices\": *)?\[(.*)\]\}?")  # the first part as in Label Studio's CSV
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _INDEX = re.compile(r"|unnamed: ?\d+|index|level_\d+", re.IGNORECASE)  # as pandas names the numbers of rows
@@ -108,7 +109,7 @@ def splits_in(
                 kinds: list[str] = [*split_kinds(columns[column] if columns else name)]
                 flags[column] = kinds if columns or len({*kinds}) > 1 else []
     for column, kinds in flags.items() if all(flags.values()) else ():
-        other = "train" if kinds[0] == "test" else "test"
+        other = "test" if kinds[0] == "train" else "train"
         found[column] = {cell: kinds[0] if is_set(cell) else other for cell in _FLAGS}
     return found
 

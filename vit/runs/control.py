@@ -132,24 +132,16 @@ def _engine_and_root(on: str) -> tuple[Engine, Path]:
 def _write_run(folder: Path, checked: ValidatedRun, about: dict[str, Any], elsewhere: bool) -> None:
     """Write the files of a run's folder; `config.json` comes last, because it marks the folder as a run."""
     write_json(folder / "about.json", about)
-    if elsewhere:
-        checked = _with_copy(checked, folder)
+    if elsewhere and checked.base:  # the machines of a cluster can read the run's folder only
+        start = load.load_checkpoint(checked.base.name)
+        place = folder / START / presets.checkpoint_name(checked.base.name)
+        copy = str(save.save_checkpoint(place, start.model, start.labels, start.preprocess))
+        config = checked.config.model_copy(update={"init_from": copy})
+        checked = checked._replace(config=config, base=checked.base._replace(name=copy))
     if checked.base:
         fine_tuning.write_base(folder, checked.base)
     with replaced(folder / "config.json") as file:
         file.write(checked.config.model_dump_json(indent=2).encode() + b"\n")
-
-
-def _with_copy(checked: ValidatedRun, folder: Path) -> ValidatedRun:
-    """Copy the initial checkpoint into the run's folder, which is the only one that a cluster's machines can read."""
-    if not checked.base:
-        return checked
-    start = load.load_checkpoint(checked.base.name)
-    copy = save.save_checkpoint(
-        folder / START / presets.checkpoint_name(checked.base.name), start.model, start.labels, start.preprocess
-    )
-    config = checked.config.model_copy(update={"init_from": str(copy)})
-    return checked._replace(config=config, base=checked.base._replace(name=str(copy)))
 
 
 def stop(run_id: str) -> None:

@@ -37,12 +37,8 @@ class DryRun(NamedTuple):
 
     Attributes:
         params: number of trained parameters.
-        tokens: per picture, including prefix tokens.
-        classes: number of classes in the data.
-        train_pictures, test_pictures: number of pictures in the data.
         streamed: the pictures do not fit into memory, and are decoded on demand.
         memory: for the model, one step and the pictures, calculated [bytes], on each device.
-        seconds_per_step: [s].
         seconds_per_epoch: [s], including the evaluation; assumes an even split over several devices.
         pictures_per_second: in training, over all devices.
         timed: pictures in the largest batch that was timed; 0 if only a matrix product was timed.
@@ -53,13 +49,8 @@ class DryRun(NamedTuple):
     """
 
     params: int
-    tokens: int
-    classes: int
-    train_pictures: int
-    test_pictures: int
     streamed: bool
     memory: int
-    seconds_per_step: float
     seconds_per_epoch: float
     pictures_per_second: float
     timed: int
@@ -147,13 +138,8 @@ def _estimate_from_steps(
     together = max(training, opening) if on_gpu else training + opening  # a CPU also decodes
     return DryRun(
         params=facts["params"],
-        tokens=facts["tokens"],
-        classes=len(sampled.classes),
-        train_pictures=sampled.train_pictures,
-        test_pictures=sampled.test_pictures,
         streamed=streamed,
         memory=facts["memory"] + (0 if streamed else bytes_),
-        seconds_per_step=seconds,
         seconds_per_epoch=together + forward * evaluated / count,
         pictures_per_second=sampled.train_pictures / together,
         timed=steps[-1][0],
@@ -187,7 +173,6 @@ def run_facts(config: TrainConfig, classes: int, batch: int, process: Process) -
     parts = 1 if on_gpu else parts_that_fit(model, config, batch, memory()[1], process.autocast)
     return {
         "params": parameters_of(model),
-        "tokens": model.tokens,
         "memory": count_memory(model, config, batch, on_gpu, process.autocast, parts),
         "parts": parts,
         "budget": memory_budget(process.device),
