@@ -416,3 +416,14 @@ def test_tables_without_a_class_in_common_are_refused(sandbox: Sandbox) -> None:
         "have no class in common"
         in sandbox.pack({f"all/{name}": picture(number) for number, name in enumerate(every)} | tables).refusal()
     )
+
+
+def test_picture_in_two_formats_is_one(home: Path, sandbox: Sandbox) -> None:
+    files = {
+        f"{name}/{number}.{kind}": picture()
+        for name in ("cat", "dog")
+        for number in range(4)
+        for kind in ("jpg", "png")
+    }
+    assert sum(sandbox.pack(files).read().counts["train"].values()) < 8
+    assert "with `png` in their names accompany others" in " ".join(list_files(unpack(home, files)).left_out)

@@ -410,6 +410,8 @@ NAMED: dict[str, tuple[int, tuple[str, ...], str]] = {
     "visual_projection": (64, (), "left_out"),
     "species": (5, (), "left_out"),
     "age_regressor": (1, (), "labels"),
+    "value_head": (1, (), "labels"),
+    "contrastive_head": (128, (), "left_out"),
     "net.bbox_head": (4, (), "labels"),
     "cls_token_head": (2, (), "left_out"),
     "fc_out": (2, ("class 0", "class 1"), "head"),
@@ -435,6 +437,9 @@ LISTS: dict[str, tuple[str, bytes]] = {
     "a dict of Python": ("clsidx_to_labels.txt", b"{0: 'ant',\n 1: 'bee',\n 2: 'cow',\n 3: 'dog',\n 4: 'wolf'}"),
     "JSON list": ("labels.json", json.dumps(NAMES).encode()),
     "JSON by number": ("id2label.json", json.dumps(dict(enumerate(NAMES))).encode()),
+    "ids and names": ("imagenet_class_index.json", json.dumps({i: [f"n{i}", n] for i, n in enumerate(NAMES)}).encode()),
+    "objects": ("categories.json", json.dumps([{"id": i, "name": name} for i, name in enumerate(NAMES)]).encode()),
+    "UTF-16": ("labels.txt", "\n".join(NAMES).encode("utf-16")),
     "JSON by name": ("class_to_idx.json", json.dumps({name: i for i, name in enumerate(NAMES)}).encode()),
 }
 

@@ -74,6 +74,7 @@ EQUAL: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "mean of all tokens": (lambda: on_tokens(lambda tokens: tokens.mean(1)), {"pool": "all"}),
     "pooler": (with_pooler, {"pre_logits": 192}),
     "tuple": (lambda: on_class_token(lambda logits: (logits.new_ones(3, 3, 3), logits)), {"pool": "cls"}),
+    "nested": (lambda: on_class_token(lambda logits: {"out": {"scores": logits[..., None]}}), {"pool": "cls"}),
     "dict": (lambda: on_class_token(lambda logits: {"loss": None, "scores": logits}), {"pool": "cls"}),
     "heads": (lambda: Written(nn.GELU(), num_heads=12), {"heads": 12}),
     "heads of an unusual width": (lambda: Written(nn.GELU(), embed_dim=48, num_heads=4), {"heads": 4}),
@@ -88,7 +89,9 @@ def logits_of(module: nn.Module, images: Tensor) -> Tensor:
     with torch.no_grad():
         output = module.eval()(images.to(weight.dtype))
     values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple) else [output]
-    return next(value for value in values if isinstance(value, Tensor) and value.ndim == 2).float()
+    nested = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
+    logits = (value.squeeze(-1) for value in nested if isinstance(value, Tensor))
+    return next(value for value in logits if value.ndim == 2).float()
 
 
 @torch.inference_mode()
@@ -244,3 +247,19 @@ def test_head_whose_outputs_hardly_differ_between_pictures_is_compared_by_their_
         module.fc.weight.mul_(1e-4)
         module.fc.bias.fill_(-4.6)
     assert checkpoint_from_module(module).config.pool == "mean"
+
+
+def test_features_of_a_module_without_classes_are_pooled_as_its_own() -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = of_timm(0)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.backbone.forward_features(images)[:, 1:].mean(1)
+
+    module = Mean()
+    checkpoint = checkpoint_from_module(module)
+    with torch.inference_mode():
+        pooled = checkpoint.model(NOISE, output_queries_keys=True).pooled
+        assert difference(pooled, module(NOISE)) < 1e-5

@@ -30,16 +30,24 @@ def labels_of(name: str, content: bytes) -> list[str]:
         if isinstance(listed, dict):
             listed = next((listed[key] for key in ("id2label", "label2id") if key in listed), listed)
         if isinstance(listed, dict):
-            by_number = all(isinstance(value, str) for value in listed.values())
-            return _in_order((key, value) if by_number else (str(value), key) for key, value in listed.items())
-        return listed if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else []
-    lines = [line for text in content.decode("utf-8-sig", "replace").splitlines() if (line := text.strip(" \t{},"))]
+            by_number = all(map(_name, listed.values()))
+            return _in_order((key, _name(value)) if by_number else (str(value), key) for key, value in listed.items())
+        names = [_name(one) for one in listed] if isinstance(listed, list) else []
+        return names if all(names) else []
+    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    lines = [line for text in content.decode(encoding, "replace").splitlines() if (line := text.strip(" \t{},"))]
     for form in _NUMBERED:
         matches = [match for line in lines if (match := form.fullmatch(line))]
         if len(matches) == len(lines) and (named := _in_order((match["i"], match["name"]) for match in matches)):
             lines = named
             break
     return [line.strip(" \t'\"") for line in lines]
+
+
+def _name(value: object) -> str:
+    """Return the name in "tench", ["n01440764", "tench"] or {"id": 0, "name": "tench"}; "" without one."""
+    value = value.get("name") if isinstance(value, dict) else value[-1] if isinstance(value, list) and value else value
+    return value if isinstance(value, str) else ""
 
 
 def _in_order(pairs: Iterable[tuple[str, str]]) -> list[str]:

@@ -116,12 +116,17 @@ def _agree(module: nn.Module, model: VisionTransformer, assumed: dict[str, str],
         found = _equal(others, _tokens, own.pixels, tokens, tolerance, "tokens after the last block")
         model, tokens, proven = found[0][0], None, len({one.config for one, _, _ in found}) == 1
         others = chain.from_iterable(_readings(one, places.pooler) for one, _, _ in found[1:])
-    answers = own.answers if config.num_classes else [tokens]
-    goals = [one for one in answers if one is not None and one.ndim == 2]
-    goal = next((one for one in goals if one.shape[1] == (config.num_classes or config.dim)), None)
+    answers = own.answers if config.num_classes else own.answers[:1] if tokens is None else [tokens]
+    width = config.num_classes or config.dim
+    goal = next((one.flatten(1) for one in answers if one.ndim < 4 and one.numel() == _NOISE * width), None)
     if goal is not None:
-        every = chain(_readings(model, places.pooler), others)
-        model, why, link = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")[0]
+        every = chain(_readings(model, places.pooler if config.num_classes else ()), others)
+        try:
+            model, why, link = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")[0]
+        except InvalidCheckpoint:
+            if config.num_classes or not proven:
+                raise
+            why, link = "The module returns other features than those of tokens that are read here.", ""
         assumed = {field: reason for field, reason in assumed.items() if field not in _OF_HEAD}
         assumed |= {"pool": why} if why else {}
         if link and config.num_classes:

@@ -60,6 +60,8 @@ def read_arrays(
     for (labels, split), (number, name, values) in found.items():
         if not labels:
             own = _labels_of(*found[True, split][1:]) if (True, split) in found else [None] * len(values)
+            if values.ndim == 4 and values.shape[2:] == (3, len(own)) != values.shape[:2]:  # pictures last, as in SVHN
+                values = np.moveaxis(values, -1, 0)
             if len(own) != len(values):
                 raise InvalidDataset(f"{name} has {len(values):,} pictures and {len(own):,} labels. Save both again.")
             for picture, label in zip(_pictures_of(name, values, notes), own, strict=True):

@@ -21,7 +21,7 @@ COMPANION_WORDS = {
     "depth", "depths", "disparity", "edge", "edges", "heatmap", "instances", "keypoints", "landmarks", "lbl",
     "matte", "mattes", "msk", "normals", "outline", "overlay", "overlays", "parsing", "pred", "prediction",
     "preview", "previews", "roi", "saliency", "seg", "segm", "segmented", "segs", "semantic", "silhouette",
-    "skeleton", "superpixels", "thumb", "thumbnail", "trimap",
+    "skeleton", "superpixels", "thumb", "thumbnail", "tn", "trimap",
 }  # fmt: skip
 _NO_CONTENT = frozenset((*NEUTRAL, "map", "maps", "rgb", "color", "colour", "original", "orig", "jpg", "png"))
 _OTHERS = {"with", "without", "no", "non", "not"}  # before such a word: a class such as no_mask
@@ -73,15 +73,16 @@ def parse_folder(name: str) -> ParsedName:
 
 
 def companions_among(pictures: Collection[str], folder: str) -> dict[str, str]:
-    """Return the pictures of a folder that accompany others in it, with the word that says so.
+    """Return the pictures of a folder that accompany others in it, with the word that says so: 0.png beside 0.jpg, too.
 
     Args:
         pictures: names of files.
         folder: its name; pictures of a class `mask` may begin with this word.
     """
-    text = "\n".join(pictures).casefold()
+    text, photos = "\n".join(pictures).casefold(), {name[:-4] for name in pictures if name.lower().endswith(".jpg")}
+    drawn = {name: "png" for name in pictures if name.lower().endswith(".png") and name[:-4] in photos}
     if not any(word in text for word in (*COMPANION_WORDS, "truth")):  # faster than parsing every name
-        return {}
+        return drawn
     own, plain, marked = {*parse_folder(folder).words}, set[tuple[str, ...]](), dict[str, ParsedName]()
     for name in pictures:
         spend()
@@ -90,4 +91,5 @@ def companions_among(pictures: Collection[str], folder: str) -> dict[str, str]:
             marked[name] = parsed
         else:
             plain.add(parsed.rest)
-    return {name: parsed.words[0] for name, parsed in marked.items() if {parsed.rest, parsed.before} & plain - {()}}
+    found = {name: one.words[0] for name, one in marked.items() if {one.rest, one.before} & plain - {()}}
+    return drawn | found

@@ -55,7 +55,6 @@ MOST_BYTES = 1 << 28  # of one picture [bytes]
 _SUFFIXES = (".tar", ".parquet")
 _COPIED = (".parquet", *arrays.SUFFIXES)  # of files whose pictures are copied
 SUFFIXES = frozenset((*_SUFFIXES, *_COPIED))
-_PLACES = ("", "data", "train", "val", "valid", "validation", "test")  # folders of files with many pictures
 _BATCH_BYTES, _MOST_ROWS = 1 << 26, 200  # limits on a batch of parquet rows
 _ROWS_FLOOR = 100_000  # rows of a parquet file in addition to one per byte; runs of equal values take hardly any bytes
 _MOST_LABEL = 1 << 20
@@ -139,7 +138,9 @@ def own_files_of(folder: Path) -> list[Path]:
 
     Without these, and without pictures, arrays of NumPy are listed. A single file is listed alone.
     """
-    found = [entry for place in _PLACES if (folder / place).is_dir() for entry in (folder / place).iterdir()]
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    places = [place for place in inside if place.is_dir() and (place.name == "data" or split_name(place.name))]
+    found = [*inside, *(entry for place in places for entry in place.iterdir())]
     found = [path for path in found or [folder] if not path.name.startswith(".") and path.is_file()]
     if packed := sorted(path for path in found if path.suffix in _SUFFIXES):
         return packed

@@ -41,8 +41,9 @@ _STD_OF = {"mean": "std", "mu": "sigma"}
 # What a linear layer is for, by words of its name; the first match wins. Numbers alone are a place in a `Sequential`.
 _PURPOSES: tuple[tuple[Purpose, str], ...] = (
     ("numbers", r"regress\w*|reg|estimat\w+|age|count\w*|depth|quality|keypoints?|landmarks?|coord\w*|pose|angles?"
-                r"|b?box"),
-    ("features", r"proj\w*|emb\w*|hash\w*|latents?|feat\w*|pool\w*|codes?|descriptors?|tokens?|neck|norm"),
+                r"|b?box|values?|rotation"),
+    ("features", r"proj\w*|emb\w*|hash\w*|latents?|feat\w*|pool\w*|codes?|descriptors?|tokens?|neck|norm|contrast\w*"
+                 r"|domain"),
     ("classes", r"head\w*|fc|cls|clf|class\w*|lin\w*|logits?|out\w*|pred\w*|labels?|dense|last|final|top|probe|softmax"
                 r"|readout|decision|scores?|categor\w*|layer"),
 )  # fmt: skip
