@@ -64,7 +64,8 @@ def _computed(explanation: Explanation, checkpoint: Checkpoint, facts: Mapping[s
     """Generate the imports and the lines that compute `heatmap` from `checkpoint` and `picture`."""
     size, method = explanation.preprocess.size, facts["method"]
     own = size == checkpoint.preprocess.size
-    stated: dict[str, Any] = {"precision": str(explanation.record.queries[0].dtype).removeprefix("torch."), **facts}
+    precision = str(explanation.record.queries[0].dtype).removeprefix("torch.")
+    stated: dict[str, Any] = {"method": method, "precision": precision, **facts}
     if method not in ("similar", "components"):
         if method == "pool":
             stated["method"] = "attention"  # without a query: that of the pooling query
