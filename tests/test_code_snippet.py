@@ -1,7 +1,6 @@
 """The code snippet of the page, run unchanged, gives the displayed numbers."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,18 @@ from vit.explain.classes.examples import classes_from_examples, classes_from_fea
 from vit.explain.classes.similarity import class_from_picture
 from vit.explain.classes.text import classes_from_text
 from vit.explain.components import components, token_features
+from vit.explain.cost import Size
 from vit.explain.features import Features, pooled_features
 from vit.explain.methods import METHODS, heatmap_of
+from vit.explain.record import Precision
 from vit.explain.recorded_pass import RecordedPass
 from vit.explain.settings import Settings
 from vit.images import samples
 from vit.images.preprocess import Preprocess
-from vit.model.transformer import VisionTransformer
 from vit.view import export
 from vit.view.code_snippet import snippet
 from vit.view.explanation import Explanation, explain
-from vit.view.selection import Selection, View
+from vit.view.selection import Selection
 
 
 @pytest.fixture
@@ -42,15 +42,22 @@ def checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
     return load_checkpoint("tiny")
 
 
-def compare(explanation: Explanation, checkpoint: Checkpoint, selection: Selection, **options: Any) -> str:
-    """Run the code, compare its numbers bit by bit, and return it."""
-    view = export.MapView.of(explanation.record, selection, explanation.payload)
-    program = snippet(explanation, checkpoint, view.facts, **options)
+def run(explanation: Explanation, checkpoint: Checkpoint, facts: dict[str, Any], **options: Any) -> tuple[str, Any]:
+    """Return the code and its map."""
+    program = snippet(explanation, checkpoint, facts, **options)
     left: dict[str, Any] = {}
     exec(compile(program, "copied.py", "exec"), left)
-    truth = export.weights(explanation.record, selection)
-    assert torch.equal(left["weights"], truth)
-    assert torch.equal(left["heatmap"], explanation.record.heatmap(truth))
+    return program, left["heatmap"]
+
+
+def compare(explanation: Explanation, checkpoint: Checkpoint, selection: Selection, **options: Any) -> str:
+    """Run the code, compare its numbers bit by bit, and return it."""
+    record, facts = explanation.record, export.facts_of(explanation.record, selection)
+    if facts["method"] == "similar" and "block" in facts:
+        pixels = explanation.preprocess(explanation.picture)
+        record = replace(record, features=token_features(checkpoint.model, pixels, facts["block"]))
+    program, heatmap = run(explanation, checkpoint, facts, **options)
+    assert torch.equal(heatmap, record.heatmap(export.weights(record, selection)))
     return program
 
 
@@ -63,99 +70,69 @@ SELECTIONS = [
     Selection(view="rollout", token=0, direction="to"),
     Selection(view="rollout", token=4, residual=0.3, fusion="max", discard=0.5),
     Selection(view="similar", token=5),
+    Selection(view="similar", token=5, after_block=0),
+    *(Selection(view="pool", head=head) for head in (1, "mean", "max", "min")),
 ]
+POOLS = {"cls": ("cls",), "mean": (), "map": ()}  # with the prefix tokens
 
 
-@pytest.mark.parametrize(("view", "token"), [("similar", 5), ("components", 0)])
-def test_code_gives_the_displayed_numbers_after_a_block(checkpoint: Checkpoint, view: View, token: int) -> None:
-    Path("photo.png").write_bytes(animated())
-    explanation, selection = explain(checkpoint, animated()), Selection(view=view, token=token, after_block=0)
-    features = token_features(checkpoint.model, checkpoint.preprocess(explanation.picture), 0)
-    explanation = replace(explanation, record=replace(explanation.record, features=features))
-    map_view = export.MapView.of(explanation.record, selection)
-    if view == "components":
-        of = components([features[len(explanation.record.prefix) :].unflatten(0, explanation.record.grid)])
-        map_view = export.MapView.of_components(explanation.record, 0, of, of.colours[0])
-    left: dict[str, Any] = {}
-    exec(snippet(explanation, checkpoint, map_view.facts, "photo.png"), left)
-    torch.testing.assert_close(left["weights"], map_view.weights)
-    torch.testing.assert_close(left["heatmap"], explanation.record.heatmap(map_view.weights))
-
-
-@pytest.mark.parametrize("selection", SELECTIONS)
-def test_code_gives_the_displayed_numbers(checkpoint: Checkpoint, selection: Selection) -> None:
-    Path("photo.png").write_bytes(animated())
-    program = compare(explain(checkpoint, animated()), checkpoint, selection, picture="photo.png")
-    assert 'load_checkpoint("tiny")' in program and len(program.splitlines()) <= 12
-    assert f'"{checkpoint.hash}"' in program and f'"{checkpoint.identity}"' in program
-
-
-@pytest.mark.parametrize("query", [None, 0, 7])
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.of_class])
-def test_code_for_a_class_gives_the_methods_numbers(checkpoint: Checkpoint, method: str, query: int | None) -> None:
-    how = METHODS[method]
-    if query is not None and not how.of_tokens:
-        return
-    Path("photo.png").write_bytes(animated())
-    explanation = explain(checkpoint, animated())
-    unusual = Settings(residual=0.3, fusion="min", discard=0.25, start_block=1)
-    tuning = unusual if query == 7 or not how.of_tokens else Settings()
-    facts: dict[str, Any] = {"method": method, "target": 3} | tuning.changed(how.settings)
-    for direction in ("from", "to") if query is not None else ("from",):
-        facts |= {} if query is None else {"query": query, "direction": direction}
-        left: dict[str, Any] = {}
-        exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
-        recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
-        view = export.MapView.of_method(recorded, method, "cat", query, direction, tuning)
-        torch.testing.assert_close(left["weights"], view.weights)
-        if tuning == Settings():  # in the last block, patches do not influence the class token's answer
-            assert float(left["weights"].sum()) == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.parametrize("query", [None, 7])
-@pytest.mark.parametrize("pool", ["mean", "map"])
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.of_class])
-def test_code_for_the_tokens_that_the_head_reads_gives_their_numbers(
-    method: str,
-    pool: str,
-    query: int | None,
-    tmp_path: Path,
-    build: Callable[..., VisionTransformer],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    save_checkpoint(tmp_path / "tiny", build(pool=pool, prefix=()), list("abcde"), Preprocess((32, 32)))
+@pytest.fixture
+def pooling(request: pytest.FixtureRequest, build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
+    """A checkpoint whose head reads the class token, the mean, or what a pooling query attends to."""
+    model = build(pool=request.param, prefix=POOLS[request.param])
+    save_checkpoint(tmp_path / "tiny", model, list("abcde"), Preprocess((32, 32)))
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    checkpoint = load_checkpoint("tiny")
-    Path("photo.png").write_bytes(animated())
+    Path("photo.jpg").write_bytes(animated())
+    return load_checkpoint("tiny")
+
+
+@pytest.mark.parametrize("pooling", POOLS, indirect=True)
+@pytest.mark.parametrize(("size", "precision"), [(None, "float32"), ((64, 48), "bfloat16")])
+def test_code_gives_the_displayed_numbers(pooling: Checkpoint, size: Size | None, precision: Precision) -> None:
+    explanation = explain(pooling, animated(), size, precision)
+    for selection in SELECTIONS:
+        program = compare(explanation, pooling, selection)
+        assert 'load_checkpoint("tiny")' in program and len(program.splitlines()) <= 15
+        assert f'"{pooling.hash}"' in program and f'"{pooling.identity}"' in program
+
+
+@pytest.mark.parametrize("pooling", POOLS, indirect=True)
+@pytest.mark.parametrize("method", METHODS)
+def test_code_gives_the_numbers_of_every_method(pooling: Checkpoint, method: str) -> None:
+    how = METHODS[method]
+    explanation = explain(pooling, animated(), (64, 48), "bfloat16")
+    model, pixels = pooling.model, explanation.preprocess(explanation.picture)
+    recorded = RecordedPass.of_class(model, pixels, 3) if how.of_class else RecordedPass.without_class(model, pixels)
+    for query in (None, 0, 7) if how.of_tokens else (None,):
+        for direction in ("from", "to") if query is not None else ("from",):
+            for settings in (Settings(), Settings(residual=0.3, fusion="min", discard=0.25, start_block=1)):
+                facts = {"method": method, "precision": "float32"} | settings.changed(how.settings)
+                facts |= {"target": 3} if how.of_class else {}
+                facts |= {} if query is None else {"query": query, "direction": direction}
+                shown = export.MapView.of_method(recorded, method, "", query, direction, settings)
+                heatmap = run(explanation, pooling, facts)[1]
+                assert torch.equal(heatmap, explanation.record.heatmap(shown.weights)), (query, direction, settings)
+
+
+def test_code_of_components_gives_those_of_the_picture(checkpoint: Checkpoint) -> None:
+    Path("photo.jpg").write_bytes(animated())
     explanation = explain(checkpoint, animated())
-    facts: dict[str, Any] = {"method": method} | ({} if query is None else {"query": query, "direction": "to"})
-    left: dict[str, Any] = {}
-    exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
-    recorded = RecordedPass.without_class(checkpoint.model, checkpoint.preprocess(explanation.picture))
-    view = export.MapView.of_method(recorded, method, "", query, "to")
-    assert torch.equal(left["weights"], view.weights)
-
-
-def test_code_imports_everything_it_uses(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    needy = replace(
-        METHODS["gradcam"], code=lambda call: "log1p(record.gradcam())", imports=("from torch import log1p",)
-    )
-    monkeypatch.setitem(METHODS, "needy", needy)
-    Path("photo.png").write_bytes(animated())
-    left: dict[str, Any] = {}
-    exec(snippet(explain(checkpoint, animated()), checkpoint, {"method": "needy", "target": 3}, "photo.png"), left)
-    gains = vit.relevance_record(checkpoint.model, left["pixels"], target=3).gradcam().log1p()
-    torch.testing.assert_close(left["weights"], gains / gains.sum())
+    features = token_features(checkpoint.model, explanation.preprocess(explanation.picture), 0)
+    of = components([explanation.record.heatmap(features.T).permute(1, 2, 0)])
+    shown = export.MapView.of_components(replace(explanation.record, features=features), 0, of, of.colours[0])
+    heatmap = run(explanation, checkpoint, shown.facts)[1]
+    torch.testing.assert_close(heatmap, explanation.record.heatmap(shown.weights))
 
 
 def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:
-    Path("photo.png").write_bytes(animated())
+    Path("photo.jpg").write_bytes(animated())
     explanation = explain(checkpoint, animated())
-    other = export.MapView.of(explanation.record, Selection(block=0)).facts
-    left: dict[str, Any] = {}
-    exec(snippet(explanation, checkpoint, other, "photo.png"), left)
-    assert not torch.equal(left["weights"], export.weights(explanation.record, Selection()))
+    other, own = (
+        run(explanation, checkpoint, export.facts_of(explanation.record, one))[1]
+        for one in (Selection(block=0), Selection())
+    )
+    assert not torch.equal(other, own)
 
 
 def test_sample_needs_no_file(checkpoint: Checkpoint) -> None:
@@ -172,23 +149,6 @@ def test_size_precision_and_frame_are_stated_if_not_default(checkpoint: Checkpoi
         explain(checkpoint, animated()), checkpoint, export.MapView.of(explanation.record, Selection()).facts
     )
     assert not any(word in plain for word in ("resized", "float", "frame=", "heads="))
-
-
-@pytest.mark.parametrize("head", [1, "mean", "max", "min"])
-def test_pooling_query_has_its_code(
-    head: Any,
-    tmp_path: Path,
-    build: Callable[..., VisionTransformer],
-    preprocess: Preprocess,
-    labels: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    save_checkpoint(tmp_path / "pooling", build(prefix=(), pool="map"), labels, preprocess)
-    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    Path("photo.jpg").write_bytes(animated())
-    pooling = load_checkpoint("pooling")
-    compare(explain(pooling, animated()), pooling, Selection(view="pool", head=head))
 
 
 def test_unspecified_number_of_heads_is_stated(checkpoint: Checkpoint) -> None:
@@ -257,8 +217,7 @@ def test_code_recreates_user_defined_classes(answering: Checkpoint, sample: str)
     target = len(answering.labels) - 1
     recorded = RecordedPass.of_class(answering.model, explanation.preprocess(explanation.picture), target)
     facts = {"method": "relevance", "target": target}
-    program = snippet(explanation, answering, facts, picture="photo.png", sample=sample)
     left: dict[str, Any] = {}
-    exec(compile(program, "copied.py", "exec"), left)
+    exec(snippet(explanation, answering, facts, picture="photo.png", sample=sample), left)
     assert left["checkpoint"].labels == answering.labels
     torch.testing.assert_close(left["heatmap"], heatmap_of(recorded, "relevance"), rtol=1e-4, atol=1e-6)

@@ -216,7 +216,7 @@ def test_requested_frame_is_explained(saved: Path, tmp_path: Path) -> None:
     program = snippet(result, checkpoint, facts, str(tmp_path / "clip.mp4"), frame=3, video=True)
     left: dict[str, Any] = {}
     exec(program.replace(f'"{checkpoint.name}"', f"{str(saved)!r}"), left)
-    assert torch.equal(left["weights"], result.record.weights(0, 0, 0))
+    assert torch.equal(left["heatmap"], result.record.heatmap(result.record.weights(0, 0, 0)))
 
 
 # --- Refusals -------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _method_map(example: Example, selection: Selection, choice: MethodChoice) ->
 
 def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:
     token = choice.token(selection)
-    code = {"method": choice.method} | selection.changed(METHODS[choice.method].settings)
+    code = {"method": choice.method, "precision": "float32"} | selection.changed(METHODS[choice.method].settings)
     code |= {"target": choice.target} if choice.explained is not None else {}
     return code | ({"query": token, "direction": selection.direction} if token is not None else {})
 

@@ -92,7 +92,7 @@ def test_numbers_blocks_page_and_code_are_of_the_displayed_view(app: App, tmp_pa
     program = app.page.get_by_test_id("stPopoverBody").locator("code").inner_text()
     left: dict[str, Any] = {}
     exec(program, left)
-    assert np.allclose(left["weights"][1:], values, atol=1e-6)
+    assert np.allclose(left["heatmap"].flatten(), values, atol=1e-6)
 
     app.page.goto(file)
     expect(app.page.locator("canvas.over")).to_be_visible()

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
 from vit.images import samples
 from vit.images.encode import encode_image
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 
 ROOT = Path(__file__).parents[2]
 
@@ -376,10 +379,15 @@ def test_checkpoints_of_runs_are_offered_if_there_are_no_others(page: AppTest, c
     assert payload(page)[0]["grid"] == [4, 4]
 
 
-def test_map_of_a_class_has_its_code(page: AppTest) -> None:
-    assert not run(page, view="relevance", method="gradient-rollout").error
+@pytest.mark.parametrize("method", ["gradient-rollout", "rollout"])
+def test_map_of_a_method_has_its_code_at_every_precision(
+    page: AppTest, checkpoints: Path, build: Callable[..., VisionTransformer], method: str
+) -> None:
+    """A method's map is computed in float32 also where the pass is rounded."""
+    vit.save_checkpoint(checkpoints / "mean", build(pool="mean", prefix=()), list("abcde"), Preprocess((32, 32)))
+    assert not run(page, checkpoint="mean", view="relevance", method=method, precision="bfloat16").error
     program = next(code.value for code in page.code if "import vit" in code.value)
     left: dict = {}
     exec(program, left)
     sent = sent_to(page)["computed"]["values"]
-    np.testing.assert_allclose(left["weights"] / left["weights"].sum(), sent, rtol=1e-4)
+    np.testing.assert_allclose(left["heatmap"].flatten(), sent, rtol=1e-5)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidCheckpoint, UserError
+from vit.explain.cost import Size
 from vit.explain.input_sizes import resized, size_near
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.record import AttentionRecord, Precision
@@ -24,7 +25,8 @@ def heatmap(
     target: str | int | None = None,
     query: str | int | tuple[int, int] | None = None,
     direction: Direction = "from",
-    size: int | None = None,
+    size: int | Size | None = None,
+    precision: Precision = "float32",
     **settings: Any,
 ) -> Tensor:
     """Compute the map of an explanation method, as the app and the command line show it.
@@ -36,7 +38,9 @@ def heatmap(
         query: token to explain: the name of a prefix token such as "cls", "ROW,COL" or (row, col) of a patch, or a
             token index, all from 0; None for the model's output.
         direction: "from" for attention from the token to others, "to" for attention from others to the token.
-        size: shorter side of the model's input [px], rounded to whole patches; None for the checkpoint's own.
+        size: shorter side of the model's input [px], rounded to whole patches; or (height, width) in whole patches;
+            None for the checkpoint's own.
+        precision: of class-independent methods, see `vit.record`.
         settings: of the method, see `METHODS[method].settings`; blocks and heads count from 0.
 
     Returns:
@@ -46,19 +50,19 @@ def heatmap(
     Raises:
         UserError: unknown method, class or token; a class-specific method for a model without classes; or an empty
             sequence.
-        ValueError: unknown block, head or setting.
+        ValueError: unknown block, head or setting; or a height or width that is not a multiple of the patch size.
     """
     if not isinstance(image, Image.Image):
         if not image:
             raise UserError("There is no picture to explain: the list is empty.")
-        maps = [heatmap(checkpoint, one, method, target, query, direction, size, **settings) for one in image]
-        return torch.stack(maps)
+        same = method, target, query, direction, size, precision
+        return torch.stack([heatmap(checkpoint, one, *same, **settings) for one in image])
     if method not in METHODS:
         raise UserError(f"There is no method {method!r}. Choose from {', '.join(METHODS)}.")
     preprocess = checkpoint.preprocess
     if size is not None:
-        preprocess = resized(preprocess, size_near(checkpoint, size))
-    recorded = run_model(checkpoint, preprocess(image), method, target)
+        preprocess = resized(preprocess, size if isinstance(size, tuple) else size_near(checkpoint, size))
+    recorded = run_model(checkpoint, preprocess(image), method, target, precision)
     token = None if query is None else find_token(query, recorded.record)
     return heatmap_of(recorded, method, token, direction, **settings)
 

@@ -1,6 +1,6 @@
 """Registry of explanation methods. Each method returns one number per token.
 
-Pages, command line, ranking, model cards, exports and code snippets read `METHODS`. A method is one function in this
+Pages, command line, ranking, model cards and exports read `METHODS`. A method is one function in this
 file, and its keyword-only arguments are its settings. The module does not import torch, so that pages that list methods
 load quickly.
 """
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vit import explain
 from vit.explain import maps
-from vit.explain.method_call import Call
-from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Fusion
+from vit.explain.settings import DEFAULTS, Direction, Fusion
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,23 +35,19 @@ class Method:
         sentence: description in one sentence.
         compute: maps a recorded pass, a query, a direction and settings to (N,) nonnegative numbers in any unit;
             `weights` normalises those of class-specific methods.
-        code: returns a Python expression that computes the same from a record, in the unit of `compute`.
         of_class: whether the map depends on the class.
         of_tokens: whether single tokens can be explained.
         settings: names and default values.
         passes: approximate number of forward passes beyond those of the record.
-        imports: lines of Python that `code` needs, in addition to `import vit`.
     """
 
     title: str
     sentence: str
     compute: Callable[..., Tensor]
-    code: Callable[[Call], str]
     of_class: bool
     of_tokens: bool
     settings: Mapping[str, Any]
     passes: int = 0
-    imports: tuple[str, ...] = ()
 
     @property
     def unit(self) -> Unit:
@@ -108,19 +103,17 @@ def method(
     name: str,
     title: str,
     sentence: str,
-    code: Callable[[Call], str],
     *,
     of_class: bool = True,
     of_tokens: bool = True,
     passes: int = 0,
-    imports: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register a function of recorded pass, query and direction in `METHODS`; keyword-only arguments are settings."""
 
     def register(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
         parameters = inspect.signature(compute).parameters.values()
         settings = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-        METHODS[name] = Method(title, sentence, compute, code, of_class, of_tokens, settings, passes, imports)
+        METHODS[name] = Method(title, sentence, compute, of_class, of_tokens, settings, passes)
         return compute
 
     return register
@@ -133,11 +126,6 @@ def method(
     "attention",
     "Raw attention",
     "Attention of the last block, mean of heads.",
-    lambda call: (
-        f"record.weights({call.arguments('block', 'head', start=True)})"
-        if call.query or {"block", "head"} & call.settings.keys()
-        else "record.last_attention()"
-    ),
     of_class=False,
 )
 def attention(
@@ -172,7 +160,6 @@ def attention(
     "rollout",
     "Rollout",
     "Attention multiplied through all blocks; every token keeps half of itself in each.",
-    lambda call: f"record.rollout({call.arguments(*ROLLOUT, start=True)})",
     of_class=False,
 )
 def rollout(
@@ -209,7 +196,6 @@ def rollout(
     "attention-gradient",
     "Attention × gradient",
     "Attention where more of it would raise the class, mean of all blocks and heads.",
-    lambda call: f"record.attention_gradient({call.arguments('block', 'head')})",
 )
 def attention_gradient(
     recorded: RecordedPass,
@@ -241,7 +227,6 @@ def attention_gradient(
     "attention-gradient-last",
     "Attention × gradient, last block",
     "Attention where more of it would raise the class, last block, mean of heads.",
-    lambda call: "record.attention_gradient(block=-1)",
     of_tokens=False,  # if the head reads only the class token, other rows of the last block have no gradient
 )
 def attention_gradient_last(recorded: RecordedPass, query: Query, direction: Direction) -> Tensor:
@@ -260,7 +245,6 @@ def attention_gradient_last(recorded: RecordedPass, query: Query, direction: Dir
     "input-gradient",
     "Attention × input gradient",
     "Raw attention times the gradient of the class by each patch's pixels.",
-    lambda call: f"record.last_attention({call.arguments()}) * record.input_gradient",
 )
 def input_gradient(recorded: RecordedPass, query: Query, direction: Direction) -> Tensor:
     """Compute attention of the last block times the norm of the class logit's gradient by each patch's pixels.
@@ -282,7 +266,6 @@ def input_gradient(recorded: RecordedPass, query: Query, direction: Direction) -
     "gradient-rollout",
     "Gradient rollout",
     "Rollout of attention times its gradient.",
-    lambda call: f"record.gradient_rollout({call.arguments('discard', 'start_block')})",
 )
 def gradient_rollout(
     recorded: RecordedPass,
@@ -315,7 +298,6 @@ def gradient_rollout(
     "relevance",
     "Relevance",
     "Attention times the positive part of its gradient, added up through all blocks (Chefer et al. 2021).",
-    lambda call: f"record.relevance({call.arguments('start_block', more='own=False')})",
 )
 def relevance(
     recorded: RecordedPass, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
@@ -344,8 +326,6 @@ def relevance(
     "relevance-rollout",
     "Relevance and rollout",
     "What both maps agree on: their geometric mean.",
-    lambda call: f"geometric_mean({METHODS['relevance'].code(call)}, {METHODS['rollout'].code(call)})",
-    imports=("from vit.explain import geometric_mean",),
 )
 def relevance_rollout(
     recorded: RecordedPass,
@@ -381,11 +361,6 @@ def relevance_rollout(
     "legrad",
     "LeGrad",
     "Gradient of the class by attention, positive part, mean of all blocks (Bousselham et al. 2024).",
-    lambda call: (
-        "vit.legrad("
-        + ", ".join(filter(None, ("checkpoint.model, pixels", f"target={call.target}", call.arguments("start_block"))))
-        + ")"
-    ),
     of_tokens=False,
 )
 def legrad(
@@ -412,7 +387,6 @@ def legrad(
     "gradcam",
     "Grad-CAM",
     "Channels of the last block's tokens, weighted by the gradient of the class (Selvaraju et al. 2017).",
-    lambda call: f"record.gradcam({call.arguments('block')})",
     of_tokens=False,
 )
 def gradcam(recorded: RecordedPass, query: Query, direction: Direction, *, block: int | Fusion = -1) -> Tensor:
@@ -437,7 +411,6 @@ def gradcam(recorded: RecordedPass, query: Query, direction: Direction, *, block
     "removal",
     "Removal",
     "How much each patch contributes when random parts of the picture are hidden: the most faithful method, but slow.",
-    lambda call: f"vit.removal_map(checkpoint.model, pixels, target={call.target})",
     of_tokens=False,
     passes=256,
 )
