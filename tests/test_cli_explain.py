@@ -227,7 +227,7 @@ def powered() -> Iterator[None]:
     """Register a method with settings of unique names, as docs/adding-a-method.md describes."""
     before = dict(METHODS)
 
-    @method("powered", "Powered", "Attention to a power.", lambda call: "record.last_attention()", of_class=False)
+    @method("powered", "Powered", "Attention to a power.", of_class=False)
     def powered(
         recorded: RecordedPass,
         query: Any,
