@@ -128,8 +128,8 @@ def test_channels_and_rows_are_in_their_places(tmp_path: Path) -> None:
     last = read(write(tmp_path / "last", {"x": colour, "y": labels(9)}))
     first = read(write(tmp_path / "first", {"x": np.moveaxis(colour, 3, 1), "y": labels(9)}))
     index = labels(9).tolist().index(int(last.train.labels[0]))
-    shown = last.train.images[0].permute(1, 2, 0).numpy()  # type: ignore[attr-defined]
-    assert any((shown == picture).all() for picture in colour[index::3])
+    pixels = last.train.images[0].permute(1, 2, 0).numpy()  # type: ignore[attr-defined]
+    assert any((pixels == picture).all() for picture in colour[index::3])
     assert (first.train.images == last.train.images).all()  # type: ignore[attr-defined]
 
 

@@ -110,9 +110,9 @@ def test_code_gives_the_numbers_of_every_method(pooling: Checkpoint, method: str
                 facts = {"method": method, "precision": "float32"} | settings.changed(how.settings)
                 facts |= {"target": 3} if how.of_class else {}
                 facts |= {} if query is None else {"query": query, "direction": direction}
-                shown = export.MapView.of_method(recorded, method, "", query, direction, settings)
+                displayed = export.MapView.of_method(recorded, method, "", query, direction, settings)
                 heatmap = run(explanation, pooling, facts)[1]
-                assert torch.equal(heatmap, explanation.record.heatmap(shown.weights)), (query, direction, settings)
+                assert torch.equal(heatmap, explanation.record.heatmap(displayed.weights)), (query, direction, settings)
 
 
 def test_code_of_components_gives_those_of_the_picture(checkpoint: Checkpoint) -> None:
@@ -120,9 +120,9 @@ def test_code_of_components_gives_those_of_the_picture(checkpoint: Checkpoint) -
     explanation = explain(checkpoint, animated())
     features = token_features(checkpoint.model, explanation.preprocess(explanation.picture), 0)
     of = components([explanation.record.heatmap(features.T).permute(1, 2, 0)])
-    shown = export.MapView.of_components(replace(explanation.record, features=features), 0, of, of.colours[0])
-    heatmap = run(explanation, checkpoint, shown.facts)[1]
-    torch.testing.assert_close(heatmap, explanation.record.heatmap(shown.weights))
+    displayed = export.MapView.of_components(replace(explanation.record, features=features), 0, of, of.colours[0])
+    heatmap = run(explanation, checkpoint, displayed.facts)[1]
+    torch.testing.assert_close(heatmap, explanation.record.heatmap(displayed.weights))
 
 
 def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:

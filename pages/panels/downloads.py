@@ -97,7 +97,7 @@ def show(
         )
         with st.popover("More files", width="content"):
             _figures(view, heads_stem)
-            st.markdown("**Animation** of what is shown")
+            st.markdown("**Animation** of this map")
             with st.container(horizontal=True):
                 _blocks(view)
             _frames(view, {} if code is None else code)

@@ -18,7 +18,7 @@ from vit.checkpoints.live_module import TOLERANCE, evaluating, tensors_of
 from vit.checkpoints.module_facts import part_at
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
-from vit.model.config import Activation, FinalNorm, Pool
+from vit.model.config import Activation, FinalNorm, Pool, ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.untrusted import brief
 
@@ -78,6 +78,11 @@ class _Pass(NamedTuple):
     answers: list[Tensor]
     problem: str
 
+    @property
+    def whole(self) -> Tensor | None:
+        """The tokens (B, N, D) if they are not pooled."""
+        return self.tokens if self.tokens is not None and self.tokens.ndim == 3 else None
+
 
 def agree(module: nn.Module, model: VisionTransformer, assumed: Mapping[str, str], places: Places) -> Agreed:
     """Compare a module with the model read from its weights, and find what makes them equal.
@@ -111,27 +116,16 @@ def _agree(module: nn.Module, model: VisionTransformer, assumed: dict[str, str],
     weight = next(module.parameters())
     tolerance = _EXACT if weight.dtype is torch.float32 and not weight.is_cuda else TOLERANCE
     scale = _scale(noise, own.pixels, tolerance)
-    others, tokens, proven = _bodies(model, assumed), own.tokens, False
-    if tokens is not None and tokens.ndim == 3:
-        found = _equal(others, _tokens, own.pixels, tokens, tolerance, "tokens after the last block")
-        model, tokens, proven = found[0][0], None, len({one.config for one, _, _ in found}) == 1
-        others = chain.from_iterable(_readings(one, places.pooler) for one, _, _ in found[1:])
-    answers = own.answers if config.num_classes else own.answers[:1] if tokens is None else [tokens]
-    width = config.num_classes or config.dim
-    goal = next((one.flatten(1) for one in answers if one.ndim < 4 and one.numel() == _NOISE * width), None)
-    if goal is not None:
-        every = chain(_readings(model, places.pooler if config.num_classes else ()), others)
-        try:
-            model, why, link = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")[0]
-        except InvalidCheckpoint:
-            if config.num_classes or not proven:
-                raise
-            why, link = "The module returns other features than those of tokens that are read here.", ""
-        assumed = {field: reason for field, reason in assumed.items() if field not in _OF_HEAD}
-        assumed |= {"pool": why} if why else {}
-        if link and config.num_classes:
-            model = _rebuilt(model, multi_label=link == "sigmoid") or model
-            assumed["outputs"] = f"The module returns probabilities ({link}), as its own pass shows."
+    bodies = _bodies(model, assumed)
+    if own.whole is None:
+        models = [one for one, _ in bodies]
+    else:
+        what = "tokens after the last block"
+        models = [one for one, _, _ in _equal(bodies, _tokens, own.pixels, own.whole, tolerance, what)]
+    model, proven = models[0], len({one.config for one in models}) == 1
+    if (goal := _outputs_of(own, config)) is not None:
+        model, remarks = _same_outputs(models, own, goal, places.pooler, tolerance)
+        assumed = {field: why for field, why in assumed.items() if field not in _OF_HEAD} | remarks
     elif config.num_classes:
         why = own.problem or "it does not return one number per class in a form that is read here."
         assumed["forward"] = f"The module's answers were not compared: {why}"
@@ -178,10 +172,9 @@ def _observe(module: nn.Module, places: Places, noise: Tensor) -> _Pass | str:
     try:
         for part in dict.fromkeys((module, part_at(module, places.part))):
             try:
+                inputs = noise.to(weight.device, weight.dtype, copy=True)  # the module may change them
                 with evaluating(module), torch.no_grad():
-                    for pictures in noise.to(weight.device, weight.dtype, copy=True).split(
-                        _NOISE // 2
-                    ):  # may change them
+                    for pictures in inputs.split(_NOISE // 2):  # two batches reveal a normalisation over a batch
                         outputs.append([one.detach().float().cpu() for one in tensors_of(part(pictures))])
             except Exception as error:  # anybody's code, which may need other arguments
                 problem = problem or f"{type(error).__name__}: {brief(str(error).partition(chr(10))[0])}"
@@ -260,6 +253,33 @@ def _equal(
             "of the largest change between pictures of noise, so it computes something else."
         )
     return found
+
+
+def _outputs_of(own: _Pass, config: ViTConfig) -> Tensor | None:
+    """Return the module's logits (B, C), or the features (B, D) of one without classes; None if it returns neither."""
+    features = own.answers[:1] if own.whole is not None or own.tokens is None else [own.tokens]
+    width = config.num_classes or config.dim
+    fitting = (one for one in (own.answers if config.num_classes else features) if one.numel() == _NOISE * width)
+    return next((one.flatten(1) for one in fitting), None)
+
+
+def _same_outputs(
+    models: list[VisionTransformer], own: _Pass, goal: Tensor, pooler: tuple[Tensor, ...], tolerance: float
+) -> tuple[VisionTransformer, dict[str, str]]:
+    """Return the model that gives the module's outputs, and remarks on what was found."""
+    classes = models[0].config.num_classes
+    every = chain.from_iterable(_readings(one, pooler if classes else ()) for one in models)
+    try:
+        model, why, link = _equal(every, _answers, own.pixels, goal, tolerance, "outputs")[0]
+    except InvalidCheckpoint:
+        if classes or own.whole is None:
+            raise
+        return models[0], {"pool": "The module returns other features than those of tokens that are read here."}
+    remarks = {"pool": why} if why else {}
+    if link and classes:
+        model = _rebuilt(model, multi_label=link == "sigmoid") or model
+        remarks["outputs"] = f"The module returns probabilities ({link}), as its own pass shows."
+    return model, remarks
 
 
 def _difference(ours: Tensor, theirs: Tensor, tolerance: float) -> float:

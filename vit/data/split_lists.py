@@ -35,10 +35,10 @@ def split_by_lists(labels: _Labels, others: Collection[Parts], listings: Listing
         The notes say which tables were used, or which were not and why.
     """
     lists = _Lists([], {}, [])
-    given = _given(labels, listings, lists)
-    added = _added(labels, others, listings, lists)
+    splits = _splits_of_labelled(labels, listings, lists)
+    added = _classes_of_others(labels, others, listings, lists)
     if lists.used:
-        found = {picture: (labels[picture], split) for picture, split in given.items()} | added
+        found = {picture: (labels[picture], split) for picture, split in splits.items()} | added
         note = f"Splits are from {brief_list(sorted(map(printable_path, lists.used)))}."
         return PictureLabels(found, (note, *lists.notes), tuple(lists.used))
     for path in (path for own in listings.others.values() for path in own):
@@ -49,9 +49,9 @@ def split_by_lists(labels: _Labels, others: Collection[Parts], listings: Listing
     return PictureLabels({picture: (label, "") for picture, label in labels.items()}, (note,) * bool(unused))
 
 
-def _given(labels: _Labels, listings: Listings, lists: _Lists) -> dict[Parts, str]:
+def _splits_of_labelled(labels: _Labels, listings: Listings, lists: _Lists) -> dict[Parts, str]:
     """Return the splits of the pictures with a class; all for training if no table is used."""
-    given, paths, reason = dict[Parts, str](), list[Parts](), ""
+    splits, paths, reason = dict[Parts, str](), list[Parts](), ""
     for listing in sorted(listings.tables, key=_is_union):
         own = [(picture, split) for picture, split in listing.splits if picture in labels]
         if listing.unknown and not own:
@@ -59,30 +59,30 @@ def _given(labels: _Labels, listings: Listings, lists: _Lists) -> dict[Parts, st
         paths += [listing.path] * bool(own)
         for picture, split in own:
             spend()
-            if given.setdefault(picture, split) != split and not (
-                _is_union(listing) and given[picture] == "validation"
+            if splits.setdefault(picture, split) != split and not (
+                _is_union(listing) and splits[picture] == "validation"
             ):
                 reason = f"{printable_name(picture[-1])} is in several splits"
-    kinds, rest = {*given.values()}, labels.keys() - given.keys()
-    if "train" in kinds and len(rest) > len(given):
+    kinds, rest = {*splits.values()}, labels.keys() - splits.keys()
+    if "train" in kinds and len(rest) > len(splits):
         reason = "fewer than half of the pictures are listed"
     elif "train" not in kinds or (len(kinds) == 1 and len(rest) < _LEAST_REST * len(labels)):
-        given |= dict.fromkeys(rest, "train")
+        splits |= dict.fromkeys(rest, "train")
     elif len(kinds) == 1:
-        given |= dict.fromkeys(rest, "test")
+        splits |= dict.fromkeys(rest, "test")
         lists.notes.append("Pictures in none are for testing.")
     elif rest:
         lists.notes.append(f"{len(rest):,} pictures are in none and left out.")
-    learnt = {labels[picture] for picture, split in given.items() if split == "train"}
+    learnt = {labels[picture] for picture, split in splits.items() if split == "train"}
     if without := {*labels.values()} - learnt:
         reason = reason or f"{printable_name(min(without))} has no pictures for training there"
     if reason:
         lists.refused.update(dict.fromkeys(paths, reason))
-    if reason or {*given.values()} == {"train"}:
+    if reason or {*splits.values()} == {"train"}:
         lists.notes.clear()
         return dict.fromkeys(labels, "train")
     lists.used.extend(paths)
-    return given
+    return splits
 
 
 def _is_union(listing: Listing) -> bool:
@@ -90,7 +90,7 @@ def _is_union(listing: Listing) -> bool:
     return "trainval" in re.sub(r"\W|_", "", listing.path[-1].casefold())
 
 
-def _added(
+def _classes_of_others(
     labels: _Labels, others: Collection[Parts], listings: Listings, lists: _Lists
 ) -> dict[Parts, tuple[str, str]]:
     """Return the classes and splits of other pictures."""

@@ -21,9 +21,8 @@ _FILE = {
 }  # fmt: skip
 _KEY = {"id", "ids", "name", "names", "key", "code", "uid"}
 _SPLITS = {"split", "splits", "partition", "fold", "folds", "kfold", "subset", "setid"}
-_CASES = (str.lower, str.upper, str.title)
 _MOST_SPLITS = 20  # different words in a column of splits
-_FLAGS = {"0", "1", "0.0", "1.0", *(form(word) for word in ("true", "false", "yes", "no") for form in _CASES)}
+_FLAGS = {"0", "1", "0.0", "1.0", "true", "false", "yes", "no"}
 _LIST = re.compile(r"(?:\{\"choices\": *)?\[(.*)\]\}?")  # the first part as in Label Studio's CSV
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _INDEX = re.compile(r"|unnamed: ?\d+|index|level_\d+", re.IGNORECASE)  # as pandas names the numbers of rows
@@ -82,6 +81,10 @@ def is_set(cell: str) -> bool:
     return cell.casefold() in ("1", "1.0", "true", "yes")
 
 
+def _are_flags(cells: set[str]) -> bool:
+    return {cell.casefold() for cell in cells} <= _FLAGS
+
+
 def names_splits(column: int, columns: Sequence[str] | None) -> bool:
     """Whether a column's name suggests splits, whose values may be unknown numbers."""
     words = set(re.split(r"[\W_]+", columns[column].casefold())) if columns else set()
@@ -105,12 +108,12 @@ def splits_in(
             named = {cell: split.kind for cell in cells if (split := split_name(cell)) and split.rank < 2}
             if len(named) == len(cells):
                 found[column] = dict(named)
-            elif cells <= _FLAGS and len(cells) > 1:
+            elif _are_flags(cells) and len(cells) > 1:
                 kinds: list[str] = [*split_kinds(columns[column] if columns else name)]
                 flags[column] = kinds if columns or len({*kinds}) > 1 else []
     for column, kinds in flags.items() if all(flags.values()) else ():
         other = "test" if kinds[0] == "train" else "train"
-        found[column] = {cell: kinds[0] if is_set(cell) else other for cell in _FLAGS}
+        found[column] = {cell: kinds[0] if is_set(cell) else other for cell in _different(values[column])}
     return found
 
 
@@ -162,7 +165,7 @@ def label_columns(
         return exact[:1] or "has no column `label`."
     if named:
         return _one_of(named, values, columns, exact)
-    flags = [c for c, own in different.items() if own and own <= _FLAGS]
+    flags = [c for c, own in different.items() if own and _are_flags(own)]
     if len(flags) > 1 and columns:
         counts = [0] * len(values[flags[0]])
         for column in flags:

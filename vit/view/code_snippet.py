@@ -71,8 +71,8 @@ def _computed(explanation: Explanation, checkpoint: Checkpoint, facts: Mapping[s
             stated["method"] = "attention"  # without a query: that of the pooling query
         stated |= {} if own else {"size": size}
         usual = ("direction", "from"), ("precision", "float32")
-        given = ", ".join(f"{name}={_literal(value)}" for name, value in stated.items() if (name, value) not in usual)
-        return ["import vit"], f"heatmap = vit.heatmap(checkpoint, picture, {given})"
+        arguments = [f"{name}={_literal(value)}" for name, value in stated.items() if (name, value) not in usual]
+        return ["import vit"], f"heatmap = vit.heatmap(checkpoint, picture, {', '.join(arguments)})"
     imports = ["import vit"] + ["from vit.explain import resized"] * (not own)
     preprocess = "checkpoint.preprocess" if own else f"resized(checkpoint.preprocess, {size})"
     pixels, block = f"pixels = {preprocess}(picture)\n", facts.get("block")
