@@ -188,7 +188,7 @@ def upload(refused: bool) -> None:
     """Draw the uploader for weights and accompanying files; if the last upload was rejected, show the reason here."""
     state = session.of(session.Checkpoints)
     files = st.file_uploader(
-        "Weights, best with their config.json and preprocessor_config.json",
+        "Weights, best with their config.json, preprocessor_config.json and labels.txt",
         accept_multiple_files=True,
         max_upload_size=uploaders.limit(access.upload_megabytes()),
         key=f"weights {state.uploads}",
