@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit.explain import cost, head_ablation
+from vit.explain import head_ablation
 from vit.explain.head_ablation import ablation_hook, head_means, importance
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.occlusion import hide_patches, occlusion
 from vit.explain.record import record
+from vit.model import cost
 
 pytestmark = pytest.mark.matrix
 

@@ -20,7 +20,6 @@ from vit.explain.classes.examples import classes_from_examples, classes_from_fea
 from vit.explain.classes.similarity import class_from_picture
 from vit.explain.classes.text import classes_from_text
 from vit.explain.components import components, token_features
-from vit.explain.cost import Size
 from vit.explain.features import Features, pooled_features
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.record import Precision
@@ -28,6 +27,7 @@ from vit.explain.recorded_pass import RecordedPass
 from vit.explain.settings import Settings
 from vit.images import samples
 from vit.images.preprocess import Preprocess
+from vit.model.cost import Size
 from vit.view import export
 from vit.view.code_snippet import snippet
 from vit.view.explanation import Explanation, explain

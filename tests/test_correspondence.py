@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import vit
+from vit.checkpoints.input_sizes import resized
 from vit.explain.components import patch_features
 from vit.explain.correspondence import matches
-from vit.explain.input_sizes import resized
 from vit.images import samples
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints" / "cifar10"

@@ -19,8 +19,8 @@ from PIL import Image
 from tiny import LABELS, fill
 
 import vit
+from vit.checkpoints.input_sizes import resized
 from vit.errors import InvalidImage, UserError
-from vit.explain.input_sizes import resized
 from vit.images.pictures import picture_of
 from vit.view import explanation
 from vit.view.notebook import View

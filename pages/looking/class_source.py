@@ -28,8 +28,8 @@ from vit.paths import runs_folder
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.checkpoints.custom_classes import CustomClasses
-    from vit.explain.cost import Size
     from vit.explain.features import Features
+    from vit.model.cost import Size
 
 TYPED, EXAMPLES, SIMILAR = "typed", "examples", "similar"
 CLASSIFIERS = {"probe": "linear probe", "neighbours": "neighbours"}

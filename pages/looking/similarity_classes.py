@@ -19,7 +19,7 @@ from vit.view import first_view
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.checkpoints.custom_classes import CustomClasses
-    from vit.explain.cost import Size
+    from vit.model.cost import Size
 
 PIN_HELP = "The class is then similarity to this patch. Click a patch of the picture to pin it, then press this button."
 

@@ -97,7 +97,7 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
     If memory still runs out, the page shows an error and stops.
 
     Args:
-        checkpoint, size, precision: see `vit.explain.cost`.
+        checkpoint, size, precision: see `vit.model.cost`.
         times: required memory in multiples of one picture's pass, see `WITH_GRADIENTS`.
     """
     placeholders: list[Any] = []

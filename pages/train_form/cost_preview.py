@@ -181,32 +181,24 @@ def try_steps(
     def cancel() -> None:
         session.of(session.Train).cancelled = True
 
-    label = "Trying a few steps…"
     with container.container(horizontal=True, vertical_alignment="center"):
-        bar = st.progress(0.0, label)
+        bar = st.empty()
         st.button("Cancel", key="cancel_trial", on_click=cancel)  # any click stops this run of the page
     try:
-        with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT_SECONDS)) as updates:
+        with closing(dry_run.try_steps(config, devices, pictures)) as updates:
             for update in updates:
                 if isinstance(update, dry_run.DryRun):
                     container.empty()
                     return update
-                bar.progress(update, label)
+                bar.progress(update / dry_run.STEPS, f"Trying a few steps: {update} of {dry_run.STEPS}…")
     except UserError as error:
         container.error(with_code(str(error)))
     return None
 
 
 def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
-    """Show what was extrapolated, and warn of a run that takes too long."""
+    """Show how the steps differ from the run's, and warn of a run that takes too long."""
     notes = []
-    if not measured.timed:
-        notes.append(
-            "No training step finished within a few seconds. The estimate comes from the speed of a matrix product."
-        )
-    elif measured.extrapolated:
-        part = f" and {measured.share:.0%} of the model" if measured.share < 1 else ""
-        notes.append(f"Extrapolated from up to {measured.timed} of {measured.batch} pictures a step{part}.")
     if config.compile:
         notes.append("Timed without compiling, which takes longer than a trial.")
     if measured.parts > 1:

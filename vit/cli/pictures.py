@@ -7,8 +7,8 @@ from pathlib import Path
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.input_sizes import resized, size_near
 from vit.errors import InvalidImage, UserError
-from vit.explain.input_sizes import resized, size_near
 from vit.images import tiff
 from vit.images.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
-    from vit.explain.input_sizes import enlarged_size, resized, size_near
+    from vit.checkpoints.input_sizes import enlarged_size, resized, size_near
     from vit.explain.maps import geometric_mean
     from vit.explain.methods import METHODS, weights
     from vit.explain.record import AttentionRecord

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.explain.cost import count_tokens, pass_memory
 from vit.model.config import ViTConfig
+from vit.model.cost import count_tokens, pass_memory
 from vit.model.transformer import VisionTransformer
 
 SACO_GROUPS = 10  # groups of pixels in SaCo

@@ -8,15 +8,13 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from vit.explain.cost import CACHED_NUMBERS, Progress, images_per_batch, size_of
-from vit.explain.timing import Kind, expected, timed
 from vit.model.attention import HeadInputs, Hook
+from vit.model.cost import CACHED_NUMBERS, Progress, images_per_batch, pass_seconds
 from vit.model.cpu import onednn
 from vit.model.transformer import Step, VisionTransformer
 
 Head = tuple[int, int]  # block, head
 _HELD_NUMBERS = 1 << 25  # residual stream elements kept between blocks; 128 MB
-_KIND = "heads"  # kind of work, see `vit.explain.timing`
 
 
 @torch.inference_mode()
@@ -96,7 +94,7 @@ def importance(
     """
     x, steps = model.walk(pixels)
     logits, moving = [], x[:0]  # logits of finished variants, and tokens of variants in progress (M, N, D)
-    with onednn(), timed(model, Kind(_KIND, size_of(pixels)), _passes(model)):
+    with onednn():
         for index, step in enumerate(steps):
             if len(moving) and moving.numel() > _HELD_NUMBERS:
                 logits.append(_logits_from(model, steps[index:], moving)[:, target])
@@ -111,13 +109,9 @@ def importance(
 
 
 def importance_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
-    """Estimate the duration of `importance` for an input (height, width) [px], see `vit.explain.timing` [s]."""
-    return expected(model, Kind(_KIND, size), _passes(model), per_batch=images_per_batch(model.config, size))
-
-
-def _passes(model: VisionTransformer) -> float:
-    """Return the number of full passes that `importance` is worth: on average, a variant runs half of the blocks."""
-    return model.config.depth * model.config.heads / 2
+    """Estimate the duration of `importance` for an input (height, width) [px] in seconds."""
+    passes = model.config.depth * model.config.heads / 2  # on average, a variant runs half of the blocks
+    return pass_seconds(model, size, passes, images_per_batch(model.config, size))
 
 
 def _ablate_each_head(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Tensor:

@@ -5,7 +5,6 @@ The ViT paper averages attention distances over 128 pictures (Dosovitskiy et al.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +16,12 @@ from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
 from vit.data.pictures import Pictures, first_batches
 from vit.errors import InvalidImage, UserError
-from vit.explain.cost import count_tokens
 from vit.explain.head_statistics import Statistic, names, statistics
 from vit.explain.names import STATISTICS, display_name, format_statistic
 from vit.explain.record import AttentionRecord
-from vit.explain.timing import Kind, expected, timed
 from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise, Preprocess
+from vit.model.cost import count_tokens, pass_seconds
 from vit.model.transformer import VisionTransformer
 
 CENSUS_PICTURES = 128  # as in the paper
@@ -31,7 +29,7 @@ CENSUS_PICTURES = 128  # as in the paper
 # Tokens per batch. On two cores, the shipped model takes a third of the time per picture in batches of 32 compared with
 # single pictures. The time of ViT-B/16 does not depend on the batch size.
 _BATCH_TOKENS = 2048
-_KIND = "census"  # kind of work, see `vit.explain.timing`
+_PASSES = 1.5  # duration of a picture's pass with its statistics, relative to a plain pass
 _BUDGET_BYTES = 1 << 28  # memory for decoded pictures [bytes]; larger datasets are decoded on demand
 
 
@@ -81,11 +79,6 @@ def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
     """Compute head statistics of a batch of pictures (B, channels, height, width); B may be 0."""
     if not len(pixels):
         return Tally()
-    with timed(model, Kind(_KIND, (pixels.shape[2], pixels.shape[3])), len(pixels)):
-        return _measure_heads(model, pixels)
-
-
-def _measure_heads(model: VisionTransformer, pixels: Tensor) -> Tally:
     output, patch = model(pixels, output_queries_keys=True), model.config.patch_size
     together = AttentionRecord(  # statistics are per head, so the pictures' heads are stacked in one record
         logits=output.logits,
@@ -137,8 +130,7 @@ def batch_size(checkpoint: Checkpoint, preprocess: Preprocess) -> int:
 
 def seconds(checkpoint: Checkpoint, preprocess: Preprocess, count: int) -> float:
     """Estimate the duration of statistics over `count` pictures [s]."""
-    run = partial(tally, checkpoint.model)
-    return expected(checkpoint.model, Kind(_KIND, preprocess.size), count, run, batch_size(checkpoint, preprocess))
+    return _PASSES * pass_seconds(checkpoint.model, preprocess.size, count, batch_size(checkpoint, preprocess))
 
 
 def pictures_of(

@@ -9,13 +9,13 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.input_sizes import resized, size_near
 from vit.errors import InvalidCheckpoint, UserError
-from vit.explain.cost import Size
-from vit.explain.input_sizes import resized, size_near
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.record import AttentionRecord, Precision
 from vit.explain.recorded_pass import RecordedPass
 from vit.explain.settings import Direction
+from vit.model.cost import Size
 
 
 def heatmap(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vit.explain.cost import CACHED_NUMBERS
+from vit.model.cost import CACHED_NUMBERS
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 

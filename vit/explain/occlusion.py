@@ -9,15 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vit.explain.cost import Progress, images_per_batch, size_of
-from vit.explain.timing import Kind, expected, timed
 from vit.model.attention import Hook
+from vit.model.cost import Progress, images_per_batch, pass_seconds, size_of
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
 Baseline = Literal["mean", "blur", "noise"]
 _BLUR_SIDES = 0.1  # standard deviation of the blur, relative to the longer side of the picture
-_KIND = "patches"  # kind of work, see `vit.explain.timing`
 
 
 def hide_patches(pixels: Tensor, patches: Collection[int], patch_size: int, baseline: Baseline = "mean") -> Tensor:
@@ -82,7 +80,7 @@ def occlusion(
     covered = hide_patches(pixels, range(rows * cols), side, baseline)
     pixels = hide_patches(pixels, hide, side, baseline)
     per_batch, answers = images_per_batch(model.config, size_of(pixels)), []
-    with onednn(), timed(model, Kind(_KIND, size_of(pixels)), rows * cols):
+    with onednn():
         for patches in torch.arange(rows * cols).split(per_batch):
             pictures = pixels.repeat(len(patches), 1, 1, 1)
             for picture, patch in zip(pictures, patches.tolist(), strict=True):
@@ -94,6 +92,6 @@ def occlusion(
 
 
 def occlusion_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
-    """Estimate the duration of `occlusion` for an input (height, width) [px], see `vit.explain.timing` [s]."""
+    """Estimate the duration of `occlusion` for an input (height, width) [px] in seconds."""
     patches = (size[0] // model.config.patch_size) * (size[1] // model.config.patch_size)
-    return expected(model, Kind(_KIND, size), patches, per_batch=images_per_batch(model.config, size))
+    return pass_seconds(model, size, patches, images_per_batch(model.config, size))

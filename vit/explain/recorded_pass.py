@@ -11,10 +11,10 @@ from vit.explain import record as recording
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vit.explain.cost import Progress
     from vit.explain.record import Precision
     from vit.explain.relevance import GradientRecord
     from vit.model.attention import Hook
+    from vit.model.cost import Progress
     from vit.model.transformer import VisionTransformer
 
 

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.explain.cost import Progress, Size, images_per_batch, size_of
 from vit.explain.occlusion import hide_patches
-from vit.explain.timing import Kind, expected, products, timed
 from vit.model.attention import Hook, explicit_attention
+from vit.model.cost import Progress, Size, images_per_batch, pass_seconds, products, size_of
 from vit.model.cpu import exact_on_cpu, has_bfloat16, onednn
 from vit.model.transformer import VisionTransformer, rounded
 
@@ -40,7 +39,6 @@ _COMPARED = 8  # drops that are compared between float32 and bfloat16
 _AGREEMENT = 0.98
 _LEAST_ROUNDED = 0.1  # minimum largest drop for bfloat16; smaller drops would show rounding errors
 _BATCHES = 8  # batches that pass through a block together, so that its weights are rounded once for all of them
-_KIND = "masks"  # kind of work, see `vit.explain.timing`
 _BLOCK = 64  # masks per random seed, so that the first masks do not depend on the count
 _COPIES = 1024  # copies of a map that are judged in one batch
 _FOLDS = 8  # folds of the cross-validated correlation
@@ -95,7 +93,7 @@ def score_drops(
     if not len(masks):
         return torch.zeros(0, dtype=torch.float64)
     masks = masks.to(pixels.device)
-    with onednn(), timed(model, Kind(_KIND, size_of(pixels)), 1 + len(masks)):
+    with onednn():
         if hook is None and _agrees_in_bfloat16(model, pixels, target):
             drops = _drops(model, pixels, target, masks, None, progress, bfloat16=True)
             if drops.abs().max() >= _LEAST_ROUNDED:
@@ -158,7 +156,7 @@ def _agrees_in_bfloat16(model: VisionTransformer, pixels: Tensor, target: int) -
 
 def seconds(model: VisionTransformer, size: Size, count: int) -> float:
     """Estimate the duration of `score_drops` with `count` masks for an input (height, width) [px]: seconds."""
-    return expected(model, Kind(_KIND, size), 1 + count, per_batch=images_per_batch(model.config, size))
+    return pass_seconds(model, size, 1 + count, images_per_batch(model.config, size))
 
 
 def masks_are_informative(drops: Tensor) -> bool:

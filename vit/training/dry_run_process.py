@@ -5,6 +5,7 @@ python -m vit.training.dry_run_process time|overfit|features < request.json     
 
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -18,21 +19,17 @@ from torch import Tensor
 from vit.data.datasets import Dataset
 from vit.data.pictures import InMemoryPictures
 from vit.errors import UserError
-from vit.explain.timing import products
 from vit.out_of_memory import describe_failure, is_out_of_memory
 from vit.training import probe, trainer
 from vit.training.config import TrainConfig
-from vit.training.distributed import set_up_process
-from vit.training.dry_run import run_facts
+from vit.training.distributed import memory_budget, set_up_process
+from vit.training.dry_run import STEPS
 from vit.training.fine_tuning import model_config
 from vit.training.ladder import RungResult
-from vit.training.memory import parameters_of
 from vit.training.picture_sample import Sample, sample
 from vit.training.presets import train_config
 
-_TIMED_SECONDS = 2.0  # [s] of steps with the largest batch
-_LIGHT_PRODUCTS = 60e9  # multiply-adds per picture and step above which a smaller model is timed on a CPU
-_NOISE_BYTES = 1 << 28  # [bytes] maximum size of the noise pictures
+_ENOUGH_SECONDS = 20.0  # [s] of steps, after which no further step is timed
 _OVERFIT_BATCH = 64  # maximum number of pictures to overfit
 _OVERFIT_STEPS = 120  # maximum number of steps
 
@@ -73,83 +70,41 @@ def _make_trainer(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
     return trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", set_up_process(config), dataset)
 
 
-def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
-    """Yield facts about the run, then timings of steps."""
-    whole, process = model_config(config, classes), set_up_process(config)
-    part = reduced_config(config, classes) if process.device.type == "cpu" else config
-    own, batch = model_config(part, classes), min(config.batch_size, pictures)
-    facts = run_facts(config, classes, batch, process)
-    yield facts | {
-        "share": products(own, own.image_size) / products(whole, whole.image_size),
-        "share_params": parameters_of(own) / parameters_of(whole),
-    }
-    shape = (own.channels, *(round(part.train_scale * side) for side in own.image_size))
-    most = max(1, min(batch, _NOISE_BYTES // torch.Size(shape).numel()))
-    noise = torch.randint(0, 256, (most, *shape), dtype=torch.uint8)
-    labels = torch.arange(most) % classes
-    names = tuple(map(str, range(classes)))
-    sampled = Sample(noise, labels, names, most, 1)
-    run = _make_trainer(part.model_copy(update={"limit": None, "compile": False}), sampled, noise[:1])
+def _time_steps(config: TrainConfig, classes: int, batch: int) -> Iterator[dict[str, Any]]:
+    """Take steps and a forward pass on pictures of noise; yield the number of steps done, then what was measured."""
+    model = model_config(config, classes)
+    shape = (model.channels, *(round(config.train_scale * side) for side in model.image_size))
+    noise = torch.randint(0, 256, (batch, *shape), dtype=torch.uint8)
+    sampled = Sample(noise, torch.arange(batch) % classes, tuple(map(str, range(classes))), batch, 1)
+    run = _make_trainer(config.model_copy(update={"limit": None, "compile": False}), sampled, noise[:1])
     update, images, labels = run.update, run.data.train.images, run.data.train.labels
     run.fit_into_memory()
     update.model.train()
-
-    def step(count: int) -> None:
-        loss, _ = update.train_step(0, images[:count], labels[:count], _discard)
-        loss.item()  # synchronises with the device
-
-    for count, seconds in batches_in_time(step, most, until):
-        yield {"step": (count, seconds), "parts": max(facts["parts"], update.parts)}
-    if time.time() + seconds / 2 < until:
-        update.model.eval()
-        started = time.time()
-        with torch.inference_mode():
-            seen = images[:count, :, : own.image_size[0], : own.image_size[1]]
-            update.model(run.data.normalise(seen)).logits.sum().item()
-        yield {"forward": (time.time() - started) / count}
-
-
-def reduced_config(config: TrainConfig, classes: int) -> TrainConfig:
-    """Return the config, or one with fewer blocks and a smaller input if a step takes long on a CPU."""
-    model = model_config(config, classes)
-    if 3 * products(model, model.image_size) <= _LIGHT_PRODUCTS:
-        return config
-    changes: dict[str, Any] = {"crop_padding": 0}
-    if not config.init_from:
-        changes["depth"] = max(1, int(model.depth * _LIGHT_PRODUCTS / (3 * products(model, model.image_size))))
-        model = model_config(config.model_copy(update=changes), classes)
-    side = min(model.image_size)
-    while 3 * products(model, (side, side)) > _LIGHT_PRODUCTS and side > 8 * model.patch_size:
-        side -= model.patch_size
-    return config.model_copy(update=changes | ({"image_size": side} if side < min(model.image_size) else {}))
+    steps: list[float] = []
+    while len(steps) < STEPS and sum(steps) < _ENOUGH_SECONDS:
+        started = time.perf_counter()
+        update.train_step(0, images, labels, _discard)[0].item()  # synchronises with the device
+        steps.append(time.perf_counter() - started)
+        yield {"steps": len(steps)}
+    update.model.eval()
+    started = time.perf_counter()
+    with torch.inference_mode():
+        for part in images[:, :, : model.image_size[0], : model.image_size[1]].chunk(update.parts):
+            update.model(run.data.normalise(part)).logits.sum().item()
+    forward, device = time.perf_counter() - started, run.process.device
+    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else _peak_memory()
+    yield {
+        "seconds": min(steps),  # the first one includes set-up
+        "forward": forward,
+        "memory": peak,
+        "budget": memory_budget(device),
+        "parts": update.parts,
+    }
 
 
-def batches_in_time(
-    step: Callable[[int], None], most: int, until: float, clock: Callable[[], float] = time.time
-) -> Iterator[tuple[int, float]]:
-    """Time steps with growing batches while there is time.
-
-    Args:
-        step: runs a training step with this number of pictures.
-        most: largest batch.
-        until: deadline for optional steps, by the clock [s].
-
-    Yields:
-        Batch size, and time of a step [s]. The first step is a warm-up and not reported.
-    """
-    step(1)
-    count, spent = 1, 0.0
-    while True:
-        started = clock()
-        step(count)
-        seconds = clock() - started
-        yield count, seconds
-        spent += seconds if count == most else 0.0
-        if spent > _TIMED_SECONDS:
-            return
-        count = min(2 * count, most)
-        if clock() + 2 * seconds > until:  # assumes that the time doubles with the batch
-            return
+def _peak_memory() -> int:
+    """Return the largest size of this process so far [bytes]."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:

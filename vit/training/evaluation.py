@@ -16,8 +16,8 @@ from vit.data.labels import test_pictures
 from vit.data.pictures import Pictures, first_batches
 from vit.devices import restored_device
 from vit.errors import UserError
-from vit.explain.cost import images_in_memory
 from vit.images.preprocess import Normalise
+from vit.model.cost import images_in_memory
 from vit.model.transformer import VisionTransformer
 from vit.progress import pictures_bar
 

@@ -19,17 +19,15 @@ def parameters_of(model: ViTConfig) -> int:
         return sum(parameter.numel() for parameter in VisionTransformer(model).parameters())
 
 
-def count_memory(
-    model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool = False, parts: int = 1
-) -> int:
-    """Estimate the memory of model, optimizers and a step [bytes], within a factor of `MEMORY_FACTOR`.
+def count_memory(model: ViTConfig, config: TrainConfig, batch: int, half: bool = False, parts: int = 1) -> int:
+    """Estimate a CPU's memory for model, optimizers and a step [bytes], within a factor of `MEMORY_FACTOR`.
 
     Args:
-        batch: pictures per device.
+        batch: pictures per process.
         half: whether activations are bfloat16.
         parts: micro-batches per batch.
     """
-    return _count_weights(model, config, half) + _count_step(model, config, batch, on_gpu, half, parts)
+    return _count_weights(model, config, half) + _count_step(model, config, batch, half, parts)
 
 
 def _count_weights(model: ViTConfig, config: TrainConfig, half: bool) -> int:
@@ -39,15 +37,15 @@ def _count_weights(model: ViTConfig, config: TrainConfig, half: bool) -> int:
     return int(4 * parameters_of(model) * (1 + half / 2 + (config.ema > 0) + learning * states))
 
 
-def _count_step(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool, parts: int) -> int:
+def _count_step(model: ViTConfig, config: TrainConfig, batch: int, half: bool, parts: int) -> int:
     """Estimate what a step stores for its backward pass [bytes].
 
     For each block that the backward pass reaches: the residual stream twice, both norms, queries, keys and values, the
-    heads' output, the MLP before and after its activation, and on a CPU the attention matrices if they are small.
+    heads' output, the MLP before and after its activation, and the attention matrices if they are small.
     During the backward pass, one block also has the gradients of its matrices.
     """
     activations = model.tokens * (8 * model.dim + (3 if model.gated_mlp else 2) * model.mlp_dim)
-    held = not on_gpu and model.tokens <= EXPLICIT_TOKENS
+    held = model.tokens <= EXPLICIT_TOKENS
     matrices = 2 * model.heads * model.tokens**2 if held else 0  # before and after the softmax
     if model.position_bias:  # adds a channel per token to queries and keys, see `with_biases`
         matrices += 2 * model.heads * model.tokens**2
@@ -78,7 +76,7 @@ def parts_that_fit(model: ViTConfig, config: TrainConfig, batch: int, free: int,
     weights = _count_weights(model, config, half)
 
     def needed(model: ViTConfig, batch: int, parts: int) -> int:
-        return weights + _count_step(model, config, batch, False, half, parts)
+        return weights + _count_step(model, config, batch, half, parts)
 
     parts = 1
     if not free:

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from vit.data.pictures import InMemoryPictures, Pictures
 from vit.data.splits import interleave_classes
-from vit.explain.cost import images_in_memory
 from vit.explain.features import pooled_features
 from vit.images.preprocess import Normalise
+from vit.model.cost import images_in_memory
 from vit.model.heads import NeighbourHead
 from vit.model.transformer import VisionTransformer
 from vit.training import feature_store

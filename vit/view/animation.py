@@ -11,16 +11,16 @@ from typing import Literal, NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.input_sizes import resized
 from vit.errors import InvalidRun, UserError
-from vit.explain.cost import Size
 from vit.explain.heatmap import run_model
-from vit.explain.input_sizes import resized
 from vit.explain.methods import METHODS
 from vit.explain.record import Precision, record
 from vit.images.decode import count_frames, decode_frames
 from vit.images.geometry import Box
 from vit.images.mp4 import mp4
 from vit.images.video_decoder import evenly
+from vit.model.cost import Size
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.captions import format_block_and_head
 from vit.view.explanation import Explanation

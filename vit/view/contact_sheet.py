@@ -19,10 +19,10 @@ from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
-from vit.explain.timing import Kind, expected, timed
 from vit.images.decode import decode_image
 from vit.images.encode import encode_image
 from vit.images.preprocess import Normalise
+from vit.model.cost import pass_seconds
 from vit.view.overlay import overlay
 
 SHEET_PICTURES = 500  # maximum number of pictures
@@ -31,7 +31,6 @@ THUMBNAIL_SIDE = 192  # longer side of a thumbnail [px]
 WITHOUT_CLASSES = tuple(name for name, method in METHODS.items() if not method.of_class)
 MASKS = 128  # masks per picture for its faithfulness
 _PASSES = 4  # passes per picture; a backward pass counts as two
-_KIND = "sheet"  # kind of work, see `vit.explain.timing`
 
 Order = Literal["confidence", "entropy", "faithfulness"]
 
@@ -105,11 +104,6 @@ def classify_and_explain(checkpoint: Checkpoint, picture: Picture, method: str, 
     Raises:
         InvalidImage: the file is not a picture.
     """
-    with timed(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
-        return _explain_picture(checkpoint, picture, method, settings)
-
-
-def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str, settings: dict[str, Any]) -> PictureResult:
     pixels, image = _open_picture(checkpoint, picture)
     if not checkpoint.labels:
         recorded = RecordedPass.without_class(checkpoint.model, pixels)
@@ -203,7 +197,7 @@ def pictures_of(
 
 def seconds(checkpoint: Checkpoint, count: int) -> float:
     """Estimate the duration of `classify_and_explain` for `count` pictures [s]."""
-    return expected(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES * count)
+    return pass_seconds(checkpoint.model, checkpoint.preprocess.size, _PASSES * count)
 
 
 def measuring_seconds(checkpoint: Checkpoint, count: int) -> float:

@@ -1,24 +1,21 @@
 """Explain one picture with one checkpoint, and estimate the cost of an input size beforehand."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import torch
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.input_sizes import FACTORS, SIDES, SMALL_SIDE, enlarged_size, resized, size_near
 from vit.devices import memory
 from vit.errors import InvalidImage
-from vit.explain.cost import Size, count_tokens, pass_memory
-from vit.explain.input_sizes import FACTORS, SIDES, SMALL_SIDE, enlarged_size, resized, size_near
 from vit.explain.record import AttentionRecord, Precision, record
 from vit.explain.record import with_logits as record_answered
-from vit.explain.timing import Kind, expected, products, timed
 from vit.images.decode import decode_frames
 from vit.images.geometry import Geometry
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
+from vit.model.cost import Size, count_tokens, pass_memory, pass_seconds, products
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import MAPS_UP_TO, pack
 from vit.view.prediction import Prediction
@@ -108,12 +105,11 @@ def explain_picture(
     preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
     if problem := _size_problem(checkpoint.config, preprocess.size, precision):
         raise InvalidImage(problem)
-    with _timing(checkpoint, preprocess.size, precision):
-        input_image = preprocess.input_image(picture)
-        recorded = record(checkpoint.model, preprocess.normalised(input_image), precision)
-        answer = _answer(checkpoint, recorded)
-        geometry = preprocess.geometry(picture)
-        payload = pack(recorded, picture, geometry.box, COLORMAPS)
+    input_image = preprocess.input_image(picture)
+    recorded = record(checkpoint.model, preprocess.normalised(input_image), precision)
+    answer = _answer(checkpoint, recorded)
+    geometry = preprocess.geometry(picture)
+    payload = pack(recorded, picture, geometry.box, COLORMAPS)
     return Explanation(picture, preprocess, input_image, geometry, recorded, *answer, payload)
 
 
@@ -171,29 +167,16 @@ def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -
 
 
 def expected_seconds(checkpoint: Checkpoint, size: Size) -> float:
-    """Estimate how long `explain` will take [s]; the first call for a model runs a small picture through it.
+    """Estimate how long `explain` will take [s]; the first call for a model times a small picture.
 
     Returns 0 for a pass of up to `_NOT_TIMED` operations: measuring it would take longer than the pass itself.
     """
     if products(checkpoint.config, size) <= _NOT_TIMED:
         return 0.0
-    return expected(checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), per_batch=1)
+    return pass_seconds(checkpoint.model, size, per_batch=1)
 
 
-_KIND = "picture"  # kind of work, see `vit.explain.timing`
 _NOT_TIMED = 50e9  # multiply-adds, about a second on a two-core CPU; ViT-B/16 at 224 px has 35e9
-
-
-def _time_one(checkpoint: Checkpoint, pixels: torch.Tensor) -> None:
-    """Run the expensive parts of `explain`."""
-    recorded = record(checkpoint.model, pixels)
-    height, width = pixels.shape[2:]
-    pack(recorded, Image.new("RGB", (width, height)), (0, 0, width, height), COLORMAPS)
-
-
-def _timing(checkpoint: Checkpoint, size: Size, precision: Precision) -> AbstractContextManager[None]:
-    """Measure the duration of a picture. Only float32, since estimates are for float32."""
-    return timed(checkpoint.model, Kind(_KIND, size), 1) if precision == "float32" else nullcontext()
 
 
 def _payload_bytes(config: ViTConfig, tokens: int) -> int:

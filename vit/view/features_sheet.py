@@ -10,8 +10,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.input_sizes import resized
 from vit.explain.components import Components, components, patch_features
-from vit.explain.input_sizes import resized
 from vit.explain.names import display_name
 from vit.view.animation import BLOCK, Film
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from vit.checkpoints import abstention
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.in_memory import checkpoint_from_module
+from vit.checkpoints.input_sizes import size_near
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import UserError
 from vit.explain.attention_tensors import record_of_attention
 from vit.explain.heatmap import find_token
-from vit.explain.input_sizes import size_near
 from vit.explain.maps import checked_index
 from vit.explain.methods import METHODS
 from vit.explain.record import AttentionRecord

@@ -4,10 +4,10 @@ from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.custom_classes import CustomClasses
+from vit.checkpoints.input_sizes import resized
 from vit.errors import UserError
-from vit.explain.cost import Size
 from vit.explain.features import patch_features, pooled_features
-from vit.explain.input_sizes import resized
+from vit.model.cost import Size
 from vit.model.heads import LikenessHead
 
 

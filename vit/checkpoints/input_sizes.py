@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.explain.cost import Size
 from vit.images.preprocess import Preprocess
+from vit.model.cost import Size
 
 SIDES = (384, 518, 768, 1024)  # common input sizes of published models [px]
 FACTORS = (1, 2, 4, 8)  # multiples of the checkpoint's size, offered for models of small pictures
