@@ -24,7 +24,8 @@ class Layout(NamedTuple):
     """Classes by split.
 
     Attributes:
-        splits: "train", "test" and perhaps "validation"; "" without splits; or without "train".
+        splits: classes by split, with the keys "train", "test" and perhaps "validation"; without "train" if there is
+            nothing to train on; only "" if the data has no splits.
         notes: assumptions, for people.
         tables: those that name classes.
     """

@@ -105,7 +105,7 @@ def _ancestors(prefix: str) -> list[str]:
 
 
 def _block_shapes(part: Part, families: Sequence[Family], tensors: Mapping[str, Tensor]) -> dict[str, object]:
-    """Return the shapes of a model's blocks, by our names."""
+    """Map each parameter of a model's blocks, under our names, to its shape."""
     family = next(family for family in families if family.claims(list(part.own)))
     ours = ((family.find(name) or "", file_name) for name, file_name in part.own.items())
     return {name: tensors[file_name].shape for name, file_name in ours if name.startswith("blocks.")}
