@@ -195,7 +195,7 @@ def test_reload_restores_uploads_or_says_that_they_are_gone(
     page.file_uploader(key="m_upload").set_value(files[:1]).run()
     assert len(page.get("image")) == 1
     page.query_params.update(link_of_two)  # the browser's Back
-    assert len(page.run().get("image")) == 2 and "These are the 2 pictures" in texts(page, "caption")
+    assert len(page.run().get("image")) == 2 and "Showing 2 uploaded pictures" in texts(page, "caption")
     for path in (tmp_path / "pictures").iterdir():
         path.unlink()
     gone = show(**page.query_params)
