@@ -116,7 +116,6 @@ mlflow-test: .venv/ready-dev mlflow
 
 benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py
-	$(BIN)/python benchmarks/relevance.py
 	$(BIN)/python benchmarks/faithfulness.py
 	$(BIN)/python benchmarks/forward.py
 	$(BIN)/python benchmarks/upload.py

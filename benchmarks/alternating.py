@@ -1,15 +1,13 @@
-"""What benchmarks share that measure calls of ViT-B/16 which alternate in one process, and their memory."""
+"""What benchmarks share that measure calls which alternate in one process."""
 
 import argparse
 import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
@@ -49,36 +47,12 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({values[0]:.2f} to {values[-1]:.2f})"
 
 
-def _resident(field: str) -> float:
-    """Return this process's memory according to its status file [MB]."""
-    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) / 1024
-
-
-def extra_memory(run: Callable[[Tensor], Any], size: int) -> float:
-    """Return the additional peak memory of a pass [MB]; call it in a fresh process."""
-    run(torch.zeros(1, 3, 64, 64))  # libraries make their one-time allocations here
-    pixels = torch.randn(1, 3, size, size)
-    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
-    before = _resident("VmRSS")
-    result = run(pixels)
-    peak = _resident("VmHWM")
-    del result
-    return peak - before
-
-
 def parser(doc: str | None, rounds: str = "15") -> argparse.ArgumentParser:
     """Return a parser with the options that all of these benchmarks have."""
     result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--rounds", type=int, help=f"instead of {rounds}")
     result.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     return result
-
-
-def add_sizes(to: argparse.ArgumentParser, sizes: list[int], ways: tuple[str, ...]) -> None:
-    """Add the options of a benchmark that measures time and memory at several sizes."""
-    to.add_argument("--sizes", type=int, nargs="+", default=sizes, help="[px]")
-    to.add_argument("--skip", choices=("time", "memory"))
-    to.add_argument("--memory-of", choices=ways, help=argparse.SUPPRESS)
 
 
 def start(threads: int) -> None:

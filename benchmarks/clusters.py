@@ -1,21 +1,12 @@
 """Kill processes of real clusters on this machine; check that weights are bit-identical and the reported status true.
 
-    python benchmarks/clusters.py ray|alone|slurm WHAT... [--kills 20] [--seed 0] [--minutes 5]
+    python benchmarks/clusters.py ray|slurm WHAT... [--kills 20] [--seed 0]
 
 bits      a run on two machines against torchrun with two processes
 kills     kill alternately one of the trainer's processes and one machine's daemon (Ray's raylet, Slurm's slurmd), at
           random moments; the daemon restarts half a minute later. Needs `bits`
 outages   kill the scheduler (Ray's GCS, Slurm's slurmctld), alone and together with the watching process; on Ray the
           head's other processes are killed a minute later, and the head is restarted
-answers   time to report a missing token, a wrong token, and no server; Ray only
-limit     a run of several minutes under a time limit of two; Slurm only
-speed     a run of several minutes against torchrun, two alternating rounds; Ray only. The cluster `alone` has one
-          machine, so that the daemons of three machines do not share the two processors with the training;
-          `--processes 1` leaves one processor to Ray
-
-    python benchmarks/clusters.py both
-
-Start six runs on two clusters side by side and print which runs wait, why, and until when.
 
 If a cluster does not restart a run itself, the script resumes it, as a person would. It needs what `make cluster`
 installs, and root, because it runs in a network namespace of its own.
@@ -33,7 +24,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,16 +33,13 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engines")]
 
 from labs import Lab, lab_ray, lab_slurm
-from ray_cluster import RayCluster, enter_own_network
+from ray_cluster import RayCluster
 from short_runs import last_step, temporary_runs_folder, tiny
 
-from vit.errors import UserError
 from vit.runs import control, registry
-from vit.runs.engines import watch
 from vit.training.config import TrainConfig
-from vit.training.metrics import read_metrics
 
-LABS = {"ray": lab_ray, "alone": partial(lab_ray, alone=True), "slurm": lab_slurm}
+LABS = {"ray": lab_ray, "slurm": lab_slurm}
 RUN = tiny(epochs=12, limit=160, seed=3, device="cpu")  # 960 steps
 STEPS = 960
 LONGER = tiny(epochs=60, limit=160, seed=3, device="cpu")
@@ -71,30 +58,23 @@ class Site(NamedTuple):
         """Return the run with the status that its cluster reports now."""
         return registry.find_run(run.id, patience=6)
 
-    def until(
-        self, run: registry.Run, good: Callable[[registry.Run], bool], within: float = PATIENCE, pause: float = 0.2
-    ) -> registry.Run:
-        """Wait until a run satisfies a condition, and return it.
-
-        Args:
-            pause: between two queries [s]; each takes processor time from the cluster.
-        """
+    def until(self, run: registry.Run, good: Callable[[registry.Run], bool], within: float = PATIENCE) -> registry.Run:
+        """Wait until a run satisfies a condition, and return it."""
         before = time.monotonic()
         while not good(now := self.now(run)):
             if time.monotonic() - before > within:
                 raise TimeoutError(f"{now.status}: {now.reason}")
-            time.sleep(pause)
+            time.sleep(0.2)
         return now
 
-    def launch(self, config: TrainConfig = RUN, minutes: int | None = None) -> registry.Run:
-        """Launch a run on both machines, or on the only one."""
-        devices, nodes = (("cpu",) * self.options.processes, 1) if self.options.place == "alone" else (("cpu",), 2)
-        return control.launch(config, on=self.lab.name, devices=devices, nodes=nodes, minutes=minutes)
+    def launch(self, config: TrainConfig = RUN) -> registry.Run:
+        """Launch a run on both machines."""
+        return control.launch(config, on=self.lab.name, devices=("cpu",), nodes=2)
 
-    def finish(self, run: registry.Run, within: float = PATIENCE, pause: float = 0.2) -> tuple[str, str]:
+    def finish(self, run: registry.Run) -> tuple[str, str]:
         """Resume a run until it is finished; return how often as text, and the digest of its weights."""
         for resumed in range(4):
-            ended = self.until(run, lambda now: not now.alive, within, pause)
+            ended = self.until(run, lambda now: not now.alive)
             if ended.status == "finished":
                 return f"resumed {resumed} times" if resumed else "by itself", digest(run.folder)
             control.resume(run.id)
@@ -106,15 +86,13 @@ def digest(folder: Path) -> str:
     return hashlib.sha256((folder / "checkpoints" / "last" / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
-def torchrun(config: TrainConfig, folder: Path, processes: int = 2) -> float:
-    """Run the same training on this machine, undisturbed; return its duration [s]."""
+def torchrun(config: TrainConfig, folder: Path) -> None:
+    """Run the same training in two processes on this machine, undisturbed."""
     folder.mkdir()
     (folder / "config.json").write_text(config.model_dump_json())
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["-m", "vit", "train", "--config", str(folder / "config.json"), "--run-dir", str(folder / "run")]
-    begun = time.monotonic()
     subprocess.run(command, env=dict(os.environ) | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True, cwd=ROOT)
-    return time.monotonic() - begun
 
 
 def say(text: str) -> None:
@@ -220,139 +198,16 @@ def down(site: Site) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def answers(site: Site) -> None:
-    """Print each error message and the time until it arrives."""
-    cluster = site.lab.cluster
-    assert isinstance(cluster, RayCluster)
-    token = cluster.token.read_text()
-
-    def ask(what: str) -> None:
-        begun = time.monotonic()
-        try:
-            site.lab.engine.capacity()
-            said = "an answer"
-        except UserError as error:
-            said = str(error)
-        took = time.monotonic() - begun
-        begun = time.monotonic()
-        watch.capacity(site.lab.name)
-        say(f"answers: {what}: {said} {took:.2f} s; a page waits {(time.monotonic() - begun) * 1e3:.1f} ms")
-
-    ask("all is well")
-    cluster.token.unlink()
-    ask("no token")
-    cluster.token.write_text("0" * 64)
-    ask("a wrong token")
-    cluster.token.write_text(token)
-    cluster.end()
-    ask("nobody there")
-
-
-def long(site: Site, dim: int = 32, depth: int = 2) -> TrainConfig:
-    """Return the config of a run that takes `--minutes` on this machine, extrapolated from two shorter runs."""
-    config = tiny(epochs=5, limit=400, seed=3, device="cpu", dim=dim, depth=depth)
-    few, many = (
-        torchrun(
-            config.model_copy(update={"epochs": epochs}),
-            site.folder / f"timed-{epochs}-{time.time()}",
-            site.options.processes,
-        )
-        for epochs in (5, 25)
-    )
-    return config.model_copy(update={"epochs": round(60 * site.options.minutes / ((many - few) / 20))})
-
-
-def limit(site: Site) -> None:
-    """Check that a run queues again until it is finished, and that a cancelled run stays cancelled."""
-    config = long(site)
-    took = torchrun(config, site.folder / "long")
-    begun = time.monotonic()
-    run = site.launch(config, minutes=2)
-    how, result = site.finish(run, 3600)
-    same = result == digest(site.folder / "long" / "run")
-    starts = [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "start"]
-    say(f"limit: {config.epochs} epochs, torchrun {took:.0f} s; under a limit of two minutes {how} in {len(starts)}")
-    say(f"  attempts and {time.monotonic() - begun:.0f} s, the same bits: {same}")
-    run = site.launch(config, minutes=2)
-    site.until(run, lambda now: last_step(now) > 80)
-    control.kill(run.id)
-    time.sleep(200)
-    now = site.now(run)
-    say(f"  cancelled: {now.status} after 200 s, {len(site.lab.processes(run))} processes")
-
-
-def speed(site: Site) -> None:
-    """Measure from first to last step and from launch to end, with a model of the size of `cifar10`."""
-    config = long(site, dim=128, depth=6)
-    for turn in (1, 2):
-        alone = torchrun(config, site.folder / f"speed-{turn}", site.options.processes)
-        begun = time.time()
-        run = site.launch(config)
-        site.finish(run, 3600, pause=10)  # rarely: the server usually runs on another machine
-        whole = (run.folder / "outcome.json").stat().st_mtime - begun
-        loops = [loop(folder) for folder in (site.folder / f"speed-{turn}" / "run", run.folder)]
-        say(
-            f"speed {turn}: whole {whole:.0f} s against torchrun's {alone:.0f} s, {whole / alone:.3f}; first to last"
-            f" step {loops[1]:.1f} s against {loops[0]:.1f} s, {loops[1] / loops[0]:.3f}"
-        )
-
-
-def loop(folder: Path) -> float:
-    """Return the time from the first recorded step to the last one [s]."""
-    times = [record["t"] for record in read_metrics(folder / "metrics.jsonl") if record["kind"] == "step"]
-    return times[-1] - times[0]
-
-
-def both(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Start three runs on each cluster. Slurm's have a time limit, which lets it predict when a waiting run starts."""
-    enter_own_network()
-    labs: list[Lab] = []
-    with temporary_runs_folder(folder / "runs"):
-        try:
-            texts = []
-            for make in (lab_slurm, lab_ray):
-                (folder / make.__name__).mkdir()
-                labs.append(make(folder / make.__name__ / "runs", patch))
-                texts.append((folder / make.__name__ / "clusters.toml").read_text())
-            (folder / "clusters.toml").write_text("\n".join(texts))
-            patch.setenv("VIT_CLUSTERS", str(folder / "clusters.toml"))
-            runs = [
-                control.launch(RUN, on=lab.name, nodes=nodes, minutes=10 if lab.name == "lab" else None)
-                for nodes in (2, 1, 2)
-                for lab in labs
-            ]
-            begun, seen = time.monotonic(), dict[str, list[str]]()
-            while (result := [registry.find_run(run.id, patience=6) for run in runs]) and any(r.alive for r in result):
-                for run in result:
-                    expected = f", expected in {run.starts - time.time():.0f} s" if run.starts else ""
-                    words = f"{run.status} {run.reason}{expected}" if run.status == "waiting" else run.status
-                    seen.setdefault(run.id, [])
-                    if not seen[run.id] or seen[run.id][-1].partition(": ")[2].split(",")[0] != words.split(",")[0]:
-                        seen[run.id].append(f"{time.monotonic() - begun:.0f} s: {words}")
-                assert time.monotonic() - begun < PATIENCE
-                time.sleep(0.2)
-            for run in result:
-                say(f"{run.on} on {run.nodes}: {'; '.join(seen[run.id])}; {run.status}")
-        finally:
-            for lab in labs:
-                if lab.end:
-                    lab.end()
-
-
-WHAT = {
-    "bits": bits, "kills": kills, "outages": outages, "answers": answers, "limit": limit, "speed": speed,
-}  # fmt: skip
+WHAT = {"bits": bits, "kills": kills, "outages": outages}
 
 
 def main() -> None:
     """Run the measurements and print a line for each observation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("place", choices=[*LABS, "both"], nargs="?")
+    parser.add_argument("place", choices=LABS, nargs="?")
     parser.add_argument("what", nargs="*", metavar="WHAT", help=", ".join(WHAT))
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--processes", type=int, default=2, choices=[1, 2], help="processes in `speed`")
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.what) - set(WHAT):
@@ -363,20 +218,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended."))  # set only after the cluster has started
     folder = Path(tempfile.mkdtemp(prefix="vit-clusters-"))
     folder.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, temporary_runs_folder(folder / "runs"):
+        lab = LABS[options.place](folder / "runs", patch)
         try:
-            if options.place == "both":
-                both(folder, patch)
-                return
-            with temporary_runs_folder(folder / "runs"):
-                lab = LABS[options.place](folder / "runs", patch)
-                try:
-                    for name in options.what:
-                        WHAT[name](Site(lab, folder, options))
-                finally:
-                    if lab.end:
-                        lab.end()
+            for name in options.what:
+                WHAT[name](Site(lab, folder, options))
         finally:
+            if lab.end:
+                lab.end()
             shutil.rmtree(folder, ignore_errors=True)
 
 

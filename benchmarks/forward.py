@@ -8,6 +8,7 @@ that other load on the machine affects both; each ratio is that of two consecuti
 fresh process during the pass, minus its memory with the loaded model. At 1,024 px transformers needs 10 GB.
 """
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -86,6 +87,23 @@ def times(size: int, rounds: int) -> dict[str, list[float]]:
     return alternating.times({name: partial(run, pixels) for name, run in ways.items()}, rounds)
 
 
+def _resident(field: str) -> float:
+    """Return this process's memory according to its status file [MB]."""
+    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) / 1024
+
+
+def extra_memory(run: Callable[[Tensor], Any], size: int) -> float:
+    """Return the additional peak memory of a pass [MB]; call it in a fresh process."""
+    run(torch.zeros(1, 3, 64, 64))  # libraries make their one-time allocations here
+    pixels = torch.randn(1, 3, size, size)
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
+    before = _resident("VmRSS")
+    result = run(pixels)
+    peak = _resident("VmHWM")
+    del result
+    return peak - before
+
+
 def measured_memory(size: int, way: str) -> float | None:
     """Measure `extra_memory` in a fresh process; return None if that fails, for example without enough memory."""
     if way == THEIRS and size >= 1024 and memory()[1] < 13e9:
@@ -104,12 +122,14 @@ def goal_note(size: int, what: str, way: str) -> str:
 def main() -> None:
     """Measure time and memory of each side at each size, and print the ratios."""
     parser = alternating.parser(__doc__, "15, 7 and 3")
-    alternating.add_sizes(parser, list(ROUNDS), WAYS)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(ROUNDS), help="[px]")
+    parser.add_argument("--skip", choices=("time", "memory"))
+    parser.add_argument("--memory-of", choices=WAYS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory_of:
         torch.set_num_threads(options.threads)
         with torch.inference_mode():
-            print(alternating.extra_memory(passes((options.memory_of,))[options.memory_of], options.sizes[0]))
+            print(extra_memory(passes((options.memory_of,))[options.memory_of], options.sizes[0]))
         return
     print("ViT-B/16, one picture, ", end="")
     alternating.start(options.threads)

@@ -10,15 +10,16 @@ a training from its last state until it has ended. `results/home` contains what 
 `summary.md`, the records, and the best weights of each run in float16, in parts of 15 MB, which
 `cat run-cifar.safetensors.* > model.safetensors` joins.
 
-A bare machine needs torch 2.11, torchvision 0.26 and pydantic. If timm is installed, the script compares with it. Run
-one training at a time: on the one machine tried, two that decoded pictures at once starved each other of processor
-time.
+A bare machine needs torch 2.11, torchvision 0.26, pydantic and pytest. Run one training at a time: on the one machine
+tried, two that decoded pictures at once starved each other of processor time.
 """
 
 import argparse
+import importlib.metadata
 import json
 import math
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -29,11 +30,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from gpu_checks import environment, memory, model, processes, record, relevance, resume, step
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+import torch
 from gpu_job import Job, Result
-from gpu_speed import ablation, forward, masks, speed
-from gpu_training import Unfinished, cifar, ladder, photos, streaming
+from gpu_speed import ablation, forward, masks
+from gpu_training import Unfinished, cifar, ladder, photos
 
 # Must be set before CUDA starts: deterministic matrix products.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -44,13 +46,34 @@ ALONE = 8  # time reserved for the summary and for `collect` [s]
 PART_BYTES = 15_000_000
 
 
+def environment(job: Job) -> Result:
+    """Versions, device, and which optional packages are missing."""
+    facts: Result = {"python": platform.python_version(), "cuda": torch.version.cuda, "cpus": os.cpu_count()}
+    for package in ("torch", "torchvision", "pydantic", "pytest", "tensorboard", "safetensors", "numpy", "triton"):
+        try:
+            facts[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            facts[package] = None
+    if job.device.startswith("cuda"):
+        free, total = torch.cuda.mem_get_info()
+        facts |= {"gpu": torch.cuda.get_device_name(), "memory": f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free"}
+        facts["bfloat16"] = torch.cuda.is_bf16_supported(including_emulation=False)
+    return facts
+
+
+def checks(job: Job) -> Result:
+    """Explanations and training on the device against the CPU: `tests/on_device`, and its differences."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--confcutdir", "tests/on_device"]
+    command += ["tests/on_device", "--on", job.device]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise AssertionError(done.stdout + done.stderr)
+    return {"report": done.stdout.splitlines()}
+
+
 STEPS: dict[str, Callable[[Job], Result]] = {
-    found.__name__: found
-    for found in (
-        environment, model, record, relevance, step, resume, memory, processes, masks, forward, ablation, ladder,
-        streaming, speed, cifar, photos,
-    )
-}  # fmt: skip
+    step.__name__: step for step in (environment, checks, masks, forward, ablation, ladder, cifar, photos)
+}
 
 
 # --- Running the steps ----------------------------------------------------------------------------------------------
@@ -193,11 +216,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.device = options.device or ("cpu" if options.dry else "cuda:0")
-    if options.device.startswith("cuda"):
-        import torch
-
-        if not torch.cuda.is_available():
-            parser.error("torch sees no GPU here. Try the steps with --dry.")
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("torch sees no GPU here. Try the steps with --dry.")
     if options.only:
         names = ("device", "dry", "out", "data", "seconds", "photos")
         run_step(options.only, Job(**{name: getattr(options, name) for name in names}))

@@ -1,16 +1,23 @@
-"""The steps of `gpu.py` that train: presets, the ladder, and photos that are decoded on demand."""
-
-from __future__ import annotations
+"""The steps of `gpu.py` that train: presets and the ladder."""
 
 import json
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gpu_job import Job, Result
+import torch
+from gpu_job import Job, Result
+
+from vit.checkpoints.load import load_checkpoint
+from vit.training.distributed import set_up_process
+from vit.training.ladder import RUNGS, rung_config
+from vit.training.metrics import read_metrics
+from vit.training.presets import train_config
+from vit.training.probe import without_training
+from vit.training.train import train
+from vit.training.trainer import Trainer
 
 
 class Unfinished(Exception):
@@ -31,10 +38,6 @@ def photos(job: Job) -> Result:
 
 def trained(job: Job, preset: str, data: str) -> Result:
     """Train a preset, or resume the run of an earlier call."""
-    from vit.training.metrics import read_metrics
-    from vit.training.presets import train_config
-    from vit.training.train import train
-
     run = job.out / f"run-{preset}"
     small: dict[str, Any] = dict(dim=32, depth=1, heads=2, mlp_dim=32)
     few = small | dict(data="shapes", epochs=2, limit=64, batch_size=32, compile=False)
@@ -63,21 +66,13 @@ def trained(job: Job, preset: str, data: str) -> Result:
 
 def ladder(job: Job) -> Result:
     """Train every rung of the ladder; frozen weights must not change, and no rung may end below the probe."""
-    import torch
-
-    from vit.checkpoints.load import load_checkpoint
-    from vit.training.ladder import RUNGS, rung_config
-    from vit.training.presets import train_config
-    from vit.training.probe import without_training
-    from vit.training.train import train
-
     start = "cifar10"
     config = train_config(
         "fine-tune", data="shapes", init_from=start, device=job.device, epochs=1 if job.dry else 10,
         limit=100 if job.dry else 2000,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        run = trainer_of(config, Path(folder))
+        run = Trainer(config, Path(folder), set_up_process(config))
         begun = time.perf_counter()
         first = without_training(run.update.model, run.data, run.process.device)
         figures: dict[str, Any] = {name: {"validation": round(one.accuracy, 4)} for name, one in first.items()}
@@ -100,46 +95,3 @@ def ladder(job: Job) -> Result:
                 if key.startswith(frozen.get(name, ("-",))) and not torch.equal(value, after[key]):
                     raise AssertionError(f"{key} is frozen in {name}, and has changed.")
     return figures
-
-
-def trainer_of(config: Any, folder: Path) -> Any:
-    """Return the trainer of a run before its first step."""
-    from vit.training.distributed import set_up_process
-    from vit.training.trainer import Trainer
-
-    return Trainer(config, folder, set_up_process(config))
-
-
-def streaming(job: Job) -> Result:
-    """Photos decoded on demand equal those held in memory; pictures per second and number of processes."""
-    import numpy as np
-    import torch
-    from PIL import Image
-
-    from vit.data.datasets import load_dataset
-    from vit.images.preprocess import Preprocess
-
-    count, side, size = (16, 96, 32) if job.dry else (800, 640, 224)
-    preprocess, device, figures = Preprocess((size, size)), torch.device(job.device), {}
-    with tempfile.TemporaryDirectory() as folder:
-        random = np.random.default_rng(0)
-        for number in range(count):
-            home = Path(folder) / f"class{number % 2}"
-            home.mkdir(exist_ok=True)
-            coarse = random.integers(0, 256, (12, 16, 3), dtype=np.uint8)
-            Image.fromarray(coarse).resize((side * 4 // 3, side)).save(home / f"{number}.jpg", quality=90)
-        resident = load_dataset(f"folder:{folder}", preprocess, only="train").train
-        order = torch.randperm(len(resident.labels), generator=torch.Generator().manual_seed(0))
-        expected = next(resident.batches(order, 8, device))
-        for workers in (0, 2) if job.dry else (0, 2, 4, 8, 16):
-            streamed = load_dataset(f"folder:{folder}", preprocess, only="train", budget=0, workers=workers).train
-            for part, other in zip(next(streamed.batches(order, 8, device)), expected, strict=True):
-                if not torch.equal(part, other):
-                    raise AssertionError("A streamed picture is not the one in memory.")
-            begun = time.perf_counter()
-            for _ in streamed.batches(order, 64, device):
-                pass
-            if job.device.startswith("cuda"):
-                torch.cuda.synchronize(job.device)
-            figures[f"{workers} processes"] = round(len(order) / (time.perf_counter() - begun), 1)
-    return {"pictures per second": figures, "of a JPEG of": f"{side * 4 // 3} x {side} px"}

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 from torch.utils import data
 from torchvision import transforms
@@ -32,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit.data.datasets import Dataset
 from vit.data.pictures import InMemoryPictures
 from vit.model.config import ViTConfig
-from vit.model.transformer import VisionTransformer
 from vit.training.distributed import set_up_process
 from vit.training.presets import train_config
 from vit.training.trainer import Trainer
@@ -99,7 +99,7 @@ class TutorialBlock(nn.Module):
 class Tutorial(nn.Module):
     """The tutorial's model in one of this project's sizes; the tutorial's own size is "tintn"."""
 
-    def __init__(self, size: str = "tintn", side: int = 32) -> None:
+    def __init__(self, size: str, side: int) -> None:
         super().__init__()
         like = ViTConfig.preset(size, image_size=(side, side))
         dim, patches = like.dim, (side // like.patch_size) ** 2
@@ -118,7 +118,7 @@ class Tutorial(nn.Module):
 
 
 def tutorial_steps(
-    arrays: np.ndarray, labels: np.ndarray, device: torch.device, batch: int = BATCH, size: str = "tintn"
+    arrays: np.ndarray, labels: np.ndarray, device: torch.device, batch: int, size: str
 ) -> Iterator[None]:
     """Train like the tutorial, forever; yield after each step."""
     model = Tutorial(size, arrays.shape[1]).to(device)
@@ -137,12 +137,8 @@ def tutorial_steps(
             yield
 
 
-def timm_model(size: str, side: int) -> nn.Module | None:
-    """Return timm's Vision Transformer in one of this project's sizes; None if timm is not installed."""
-    try:
-        from timm.models.vision_transformer import VisionTransformer as TimmViT
-    except ModuleNotFoundError:
-        return None
+def timm_model(size: str, side: int) -> nn.Module:
+    """Return timm's Vision Transformer in one of this project's sizes."""
     config = ViTConfig.preset(size)
     return TimmViT(
         img_size=side, patch_size=config.patch_size, num_classes=10, embed_dim=config.dim, depth=config.depth,
@@ -150,24 +146,17 @@ def timm_model(size: str, side: int) -> nn.Module | None:
     )  # fmt: skip
 
 
-def timm_steps(
-    arrays: np.ndarray, labels: np.ndarray, device: torch.device, batch: int, size: str, jitter: float = 0.4
-) -> Iterator[None]:
+def timm_steps(arrays: np.ndarray, labels: np.ndarray, device: torch.device, batch: int, size: str) -> Iterator[None]:
     """Train like timm's train.py, forever, with pictures augmented one by one in workers; yield after each step."""
     side = arrays.shape[1]
     augmented = transforms.Compose(
         [
             transforms.RandomResizedCrop(side, interpolation=transforms.InterpolationMode.BICUBIC),
             transforms.RandomHorizontalFlip(),
-            *([transforms.ColorJitter(jitter, jitter, jitter)] if jitter else []),
             transforms.PILToTensor(),
         ]
     )
-    theirs = timm_model(size, side)
-    ours = (
-        VisionTransformer(ViTConfig.preset(size, image_size=(side, side), num_classes=10)) if theirs is None else None
-    )
-    network: nn.Module = (theirs or ours).to(device)
+    network = timm_model(size, side).to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=5e-4, weight_decay=0.05, fused=device.type == "cuda")
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
     mean = torch.tensor([0.485, 0.456, 0.406], device=device).view(1, 3, 1, 1) * 255
@@ -180,19 +169,16 @@ def timm_steps(
         for images, expected in loader:
             inputs = (images.to(device, non_blocking=True).float() - mean) / std
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                answer = network(inputs)
-                loss = criterion(answer.logits if ours is not None else answer, expected.to(device, non_blocking=True))
+                loss = criterion(network(inputs), expected.to(device, non_blocking=True))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             yield
 
 
-def our_steps(
-    arrays: np.ndarray, labels: np.ndarray, device: str, settings: dict[str, object], preset: str = "tintn"
-) -> Iterator[None]:
+def our_steps(arrays: np.ndarray, labels: np.ndarray, device: str, settings: dict[str, object]) -> Iterator[None]:
     """Train like `python -m vit train --preset tintn`, forever; yield after each step."""
-    config = train_config(preset, **{"data": "shapes", "device": device, "batch_size": BATCH, **settings})
+    config = train_config("tintn", **{"data": "shapes", "device": device, "batch_size": BATCH, **settings})
     pictures = InMemoryPictures(torch.from_numpy(arrays).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels))
     dataset = Dataset("noise", tuple("abcdefghij"), pictures, pictures, pictures)
     run = Trainer(config, Path(), set_up_process(config), dataset)
@@ -242,7 +228,7 @@ def main() -> None:
         key, _, value = pair.partition("=")
         settings[key] = {"true": True, "false": False}.get(value, value)
     theirs = (
-        timm_steps(arrays, labels, device, batch, chosen.size, jitter=0)
+        timm_steps(arrays, labels, device, batch, chosen.size)
         if chosen.against == "timm"
         else tutorial_steps(arrays, labels, device, batch, chosen.size)
     )

@@ -144,7 +144,7 @@ def show_viewer(
             occlusion=occlusion,
             ablation=ablation,
             answers=answers,
-            masks=method_choice.masks_name(example, of_class.about) if of_class else "",
+            masks=method_choice.masks_name(example, of_class.target_index) if of_class else "",
             features=features,
             on_change=remember,
         )
@@ -158,7 +158,7 @@ def show_viewer(
     with more:
         map_view, page_map, code = map_exports.for_export(example, selection, choice, computed, method, pictures)
         if of_class:
-            page_map["masks"] = faithfulness.packed(example, of_class.about)
+            page_map["masks"] = faithfulness.packed(example, of_class.target_index)
         page_map["answers"] = answers
         downloads.show(
             share,

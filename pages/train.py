@@ -139,7 +139,7 @@ def unused(form: TrainForm) -> tuple[str, ...]:
 
 
 def placeholders(size: str, config: TrainConfig | None) -> dict[str, str]:
-    """Return placeholders of empty model settings: values from the named size or the checkpoint."""
+    """Return texts for empty model settings: the value that the size preset or the checkpoint supplies."""
     values = ViTConfig.preset(size).to_dict()
     values["image_size"] = values["image_size"][0]
     names = ("image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")

@@ -42,6 +42,8 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
+collect_ignore = ["on_device"]  # a process of its own, which tests/test_on_device.py starts
+
 KINDS = {
     "browser": "browser",
     "firefox": "firefox",

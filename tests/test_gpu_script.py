@@ -39,19 +39,18 @@ def call(
 
 @pytest.mark.slow
 def test_finished_step_is_stored_and_not_repeated(call: Callable[..., str], tmp_path: Path) -> None:
-    output = call("--dry", "--step", "record")
-    report = json.loads((tmp_path / "record.json").read_text())
+    output = call("--dry", "--step", "forward")
+    report = json.loads((tmp_path / "forward.json").read_text())
     assert report["outcome"] == "passed", output
-    assert report["result"]["relative difference"]["rows"] <= 1e-4
-    assert "| record | passed |" in (tmp_path / "summary.md").read_text()
+    assert "| forward | passed |" in (tmp_path / "summary.md").read_text()
     with tarfile.open(tmp_path / "home" / "records.tar.gz") as records:
-        assert {"record.json", "record.log"} <= set(records.getnames())
-    assert "record: passed" in output and "passed" not in call("--dry", "--step", "record")
+        assert {"forward.json", "forward.log"} <= set(records.getnames())
+    assert "forward: passed" in output and "passed" not in call("--dry", "--step", "forward")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["environment", "model", "relevance", "streaming"])
-def test_cheapest_steps_pass(script: ModuleType, tmp_path: Path, step: str) -> None:
+@pytest.mark.parametrize("step", ["environment", "checks", "masks", "ablation"])
+def test_step_passes(script: ModuleType, tmp_path: Path, step: str) -> None:
     script.run_step(step, script.Job("cpu", True, tmp_path, "shapes", 60.0))
     report = json.loads((tmp_path / f"{step}.json").read_text())
     assert report["outcome"] == "passed", report
@@ -62,20 +61,11 @@ def test_failed_step_keeps_its_traceback(script: ModuleType, tmp_path: Path, mon
     def broken(job: object) -> None:
         raise ZeroDivisionError("a planted fault")
 
-    monkeypatch.setitem(script.STEPS, "model", broken)
-    script.run_step("model", script.Job("cpu", True, tmp_path, "shapes", 60.0))
-    report = json.loads((tmp_path / "model.json").read_text())
+    monkeypatch.setitem(script.STEPS, "masks", broken)
+    script.run_step("masks", script.Job("cpu", True, tmp_path, "shapes", 60.0))
+    report = json.loads((tmp_path / "masks.json").read_text())
     assert report["outcome"] == "failed" and report["result"] == "ZeroDivisionError: a planted fault"
     assert "in broken" in report["traceback"] and "in broken" in script.summary(tmp_path)
-
-
-def test_results_that_differ_from_the_cpus_are_a_failure(script: ModuleType) -> None:
-    from gpu_job import within
-
-    with pytest.raises(AssertionError, match="apart from the CPU"):
-        within({"logits": 0.5}, 1e-4)
-    with pytest.raises(AssertionError, match="apart from the CPU"):
-        within({"logits": float("nan")}, 1e-4)
 
 
 def test_message_without_a_gpu_names_the_dry_mode(

@@ -1,7 +1,6 @@
 """Random text-and-picture models in the Hub's format, with generated tokenizers."""
 
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
@@ -11,18 +10,13 @@ SIZES = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_atte
 PICTURE = dict(SIZES, image_size=32, patch_size=8)
 
 
-def clip(folder: Path, text: dict[str, Any] = SIZES, picture: dict[str, Any] = PICTURE, shared: int = 24) -> None:
-    """Build a random CLIP with a byte-level tokenizer.
-
-    Args:
-        text, picture: sizes of the two towers.
-        shared: width of the joint embedding.
-    """
+def clip(folder: Path) -> None:
+    """Build a random CLIP with a byte-level tokenizer."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     end = len(vocabulary) - 1
     ids = dict(vocab_size=len(vocabulary), bos_token_id=end - 1, eos_token_id=end, pad_token_id=end)
-    config = CLIPConfig(text_config=text | ids, vision_config=picture, projection_dim=shared)
+    config = CLIPConfig(text_config=SIZES | ids, vision_config=PICTURE, projection_dim=24)
     CLIPModel(config).save_pretrained(folder)
     CLIPTokenizer(vocab={word: i for i, word in enumerate(vocabulary)}, merges=[]).save_pretrained(folder)
 

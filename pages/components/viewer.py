@@ -184,6 +184,10 @@ def show(
         if on_change and chosen:
             on_change(chosen)
 
+    # The browser and the page can both move the viewer, and their messages cross. So each move by the page is a new
+    # seed with a revision: the browser adopts a seed of a higher revision, and reports its selections with that number.
+    # A report with another number was made before the browser saw the move, and counts as none. Then the seed is
+    # current. A report that existed and is gone (`answered`) means a new mount, which needs its seed again.
     chosen = browser_selection()
     current = chosen or parsed(asdict(sent.seed))
     if not target.colormap:

@@ -109,6 +109,10 @@ def bound(name: str, value: Any, choose: Callable[[Any], None], offers: Any = No
         choose: called with each value that the user selects.
         offers: the control's options; if they change, it is replaced.
     """
+    # A control is reused if it has the same options and already shows the link's value: then nothing is redrawn. Else
+    # its key gets the next number, for which the browser holds no value, so it draws the link's. A click on the
+    # replaced control can still arrive; its key stays in `values` for a while, so `_on_change` can tell a selection
+    # from an echo.
     controls = session.of(_Controls)
     drawn, values = controls.drawn, controls.values
     before = drawn.get(name, _Drawn(0, offers))

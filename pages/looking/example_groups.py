@@ -57,7 +57,7 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
                 groups[title] = uploads
                 st.markdown(f"**{plain(title)}** · {len(uploads)} picture{'s' if len(uploads) > 1 else ''}")
             else:
-                st.caption(f"The pictures of {plain(title)} are not here any more.")
+                st.caption(f"The pictures of {plain(title)} were deleted.")
             st.button("Remove", key=f"remove {group}", type="tertiary", on_click=remove, args=(group,))
     if len(linked) < MOST_GROUPS:
         with st.form(f"{name} form", border=False):

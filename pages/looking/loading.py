@@ -197,7 +197,7 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     if linked != here.key:  # a link from another session, or the browser's Back
         here = remembered[key] = session.UploadedPictures(linked, uploaded_pictures.find_all(linked))
         if linked and not here.pictures:
-            st.info("This link was made with pictures that are not here any more. Upload them again to see the same.")
+            st.info("The pictures of this link were deleted. Upload them again to see the same.")
     st.file_uploader(
         f"Drop or browse for up to {most} pictures" if most > 1 else "Drop or browse for a picture",
         max_upload_size=uploaders.limit(uploads.LARGEST),
@@ -214,8 +214,8 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
             st.caption(f"{plain(picture.name)} {note}")
     count = len(here.pictures)
     if count and not (here.fresh and st.session_state.get(key)):  # the uploader does not show these pictures
-        one = f"This is {plain(here.pictures[0].name)}, which was uploaded."
-        st.caption(f"These are the {count} pictures that were uploaded." if count > 1 else one)
+        one = f"Showing the uploaded {plain(here.pictures[0].name)}."
+        st.caption(f"Showing {count} uploaded pictures." if count > 1 else one)
     if count > most:
         st.caption(f"These are the first {most} of {count} pictures.")
     return here.pictures[:most]

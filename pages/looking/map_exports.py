@@ -41,7 +41,7 @@ def for_export(
     code: dict[str, Any] | None = None
     if selection.view == "relevance" and choice is not None:
         map_view, code = partial(_method_map, extended, selection, choice), _method_code(selection, choice)
-        chain = method_choice.chain(extended, choice.about) if method and method["chain"] else None
+        chain = method_choice.chain(extended, choice.target_index) if method and method["chain"] else None
         needed |= {"method": method, "chain": chain}
     elif choice and computed is None and not example.stored:
         needed["others"] = partial(method_choice.in_page, extended, selection, choice)
@@ -52,7 +52,7 @@ def for_export(
 
 
 def _method_map(example: Example, selection: Selection, choice: MethodChoice) -> export.MapView:
-    recorded = method_choice.recorded_pass(example, choice.explained)
+    recorded = method_choice.recorded_pass(example, choice.explained_class)
     label, token = method_choice.class_label(example, choice), choice.token(selection)
     return export.MapView.of_method(recorded, choice.method, label, token, selection.direction, selection)
 
@@ -60,7 +60,7 @@ def _method_map(example: Example, selection: Selection, choice: MethodChoice) ->
 def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:
     token = choice.token(selection)
     code = {"method": choice.method, "precision": "float32"} | selection.changed(METHODS[choice.method].settings)
-    code |= {"target": choice.target} if choice.explained is not None else {}
+    code |= {"target": choice.target} if choice.explained_class is not None else {}
     return code | ({"query": token, "direction": selection.direction} if token is not None else {})
 
 

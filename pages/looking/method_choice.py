@@ -37,7 +37,7 @@ class Example:
             two classifiers on one backbone.
         checkpoint: from `load_checkpoint`.
         explanation: from `explain`.
-        covered: the model's input if parts of the picture are covered.
+        masked: the model's input if parts of the picture are covered.
         hook: modifies the heads, see `VisionTransformer.forward`.
         stored: precomputed results while PyTorch is not imported; None afterwards.
     """
@@ -45,7 +45,7 @@ class Example:
     key: str
     checkpoint: Any
     explanation: Any
-    covered: Any = None
+    masked: Any = None
     hook: Any = None
     stored: FirstView | None = None
 
@@ -53,7 +53,7 @@ class Example:
     def pixels(self) -> Tensor:
         """The model's input (1, channels, height, width)."""
         explanation = self.explanation
-        return explanation.preprocess.normalised(explanation.input_image) if self.covered is None else self.covered
+        return explanation.preprocess.normalised(explanation.input_image) if self.masked is None else self.masked
 
 
 def example_key(payload: str, checkpoint: Any) -> str:
@@ -110,7 +110,7 @@ def computed_map(
     described = describe(selection, choice, visible(class_label(example, choice))) if choice else None
     if selection.view == "relevance" and choice and described:
         if choice.method == "relevance" and payload.chain_fits(record):
-            described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, choice.about))
+            described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, choice.target_index))
             return None, described
         token = choice.token(selection)
     elif selection.view == "rollout" and record.tokens > payload.MAPS_UP_TO and not example.stored:
@@ -131,7 +131,7 @@ def in_page(example: Example, selection: Selection, choice: MethodChoice) -> dic
     of_class = replace(selection, view="relevance", pinned=False)
     needed: dict[str, Any] = {"method": describe(of_class, choice, visible(class_label(example, choice)))}
     if choice.method == "relevance" and payload.chain_fits(record):
-        return needed | {"chain": chain(example, choice.about)}
+        return needed | {"chain": chain(example, choice.target_index)}
     if method.passes:
         return {}
     return needed | {"computed": method_choice.computed_map(of_class, None, weights(example, of_class, choice))}
@@ -141,7 +141,7 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
     """Compute the numbers that the viewer shows for a selection: (N,)."""
     if selection.view != "relevance" or choice is None:
         return export.weights(example.explanation.record, selection)
-    explained, method = recorded_pass(example, choice.explained), METHODS[choice.method]
+    explained, method = recorded_pass(example, choice.explained_class), METHODS[choice.method]
     if not method.passes:
         return map_source.method_weights(explained, selection, choice)
 
@@ -155,7 +155,7 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
 
 def class_label(example: Example, choice: MethodChoice) -> str:
     """Return the label of the class that the method explains, "" for a method without a class."""
-    return "" if choice.explained is None else example.checkpoint.labels[choice.explained]
+    return "" if choice.explained_class is None else example.checkpoint.labels[choice.explained_class]
 
 
 def methods_for(checkpoint: Any) -> list[str]:

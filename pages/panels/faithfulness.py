@@ -82,7 +82,7 @@ def show(
         link: values of the controls outside of the fragment when they were drawn.
     """
     link_controls.redraw_if_changed(link or {})
-    target, state = choice.about, session.of(session.Explore)
+    target, state = choice.target_index, session.of(session.Explore)
     name = masks_name(example, target)
     feeder = st.container()
     if drawn and not _first_masks(example, target):
@@ -150,7 +150,7 @@ def _first_masks(example: Example, target: int) -> bool:
 
 def _show_verdict(example: Example, choice: MethodChoice, selection: Selection, measured: MaskDrops) -> None:
     """Show the verdict on the current map, and on demand curves and a ranking of methods."""
-    target = choice.about
+    target = choice.target_index
     label, grid = plain(example.checkpoint.labels[target]), example.explanation.record.grid
     heatmap = example.explanation.record.heatmap(weights(example, selection, choice))
     verdict = sensitivity.faithfulness_verdict(heatmap, measured.masks, measured.drops)

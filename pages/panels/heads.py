@@ -67,12 +67,12 @@ def class_statistics(example: Example, choice: MethodChoice | None) -> dict[str,
     """Compute class-specific statistics; those that need many passes only if they were measured or are quick."""
     if choice is None:
         return {}
-    by_name = {"object": agreement_with_class(example.key, choice.about, example)}
-    if measured := mask_drops.measured(example, choice.about):
-        record = recorded_pass(example, choice.about).record
+    by_name = {"object": agreement_with_class(example.key, choice.target_index, example)}
+    if measured := mask_drops.measured(example, choice.target_index):
+        record = recorded_pass(example, choice.target_index).record
         by_name["faithfulness"] = faithfulness(record, record.read, measured.masks, measured.drops)
     if what_if.measured(example, choice):
-        values = what_if.importances(example, choice.about, True)
+        values = what_if.importances(example, choice.target_index, True)
         by_name["effect"] = Statistic(torch.from_numpy(values), 0.0)
     return by_name
 

@@ -32,7 +32,7 @@ def lens(key: str, target: int, _example: Example) -> Lens:
 def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
     """Draw probabilities over blocks, and a map of the class after each block."""
     labels = example.checkpoint.labels
-    target = choice.about
+    target = choice.target_index
     name = plain(labels[target])
     reading = lens(example.key, target, example)
     final = reading.answers[-1]

@@ -60,7 +60,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
         if uploaded_pictures.is_stored(picture):
             choose("upload", upload=name, picture=picture)
         else:
-            state.refused = f"{name} is not here any more. Upload it again."
+            state.refused = f"{name} was deleted. Upload it again."
 
     def use_camera_picture() -> None:
         if uploaders.newly_uploaded("camera") is not None:
@@ -106,9 +106,7 @@ def pick_picture(row: DeltaGenerator) -> Source:
     if source == "camera" and shot is not None:
         return Source("camera.jpg", shot.getvalue())
     if missed := address.read(ExploreLink).upload:
-        st.info(
-            f"This link was made with a picture that is not here any more, {plain(missed)}. Upload it to see the same."
-        )
+        st.info(f"The picture of this link, {plain(missed)}, was deleted. Upload it again to see the same.")
     return sample_source(sample)
 
 

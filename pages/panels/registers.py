@@ -54,7 +54,7 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
         f"{brief_list(neurons, NAMED)}."
     )
     changed = _changed(example, moved)
-    before, after = (_lengths(one, choice.about) for one in (example, changed))
+    before, after = (_lengths(one, choice.target_index) for one in (example, changed))
     _show_lengths(before, after, moved.block)
     left, right = st.columns(2, gap="large")
     with left:
@@ -90,7 +90,7 @@ def _changed(example: Example, moved: RegisterNeurons) -> Example:
         with pass_queue.reserved(checkpoint, explanation.preprocess.size):
             recorded = record(model, example.pixels)
             payload = pack(recorded, explanation.picture, explanation.geometry.box, COLORMAPS)
-        return Example(name, checkpoint, replace(explanation, record=recorded, payload=payload), example.covered)
+        return Example(name, checkpoint, replace(explanation, record=recorded, payload=payload), example.masked)
 
     changed: Example = cached(("changed", name), work)
     return changed

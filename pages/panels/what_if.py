@@ -106,9 +106,9 @@ def under_pointer(example: Example, choice: MethodChoice | None, selection: Sele
     before = probabilities(new)
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return viewer.Occlusion(
-        target=visible(labels[choice.about]),
-        before=float(before[choice.about]),
-        after=answers[:, choice.about].tolist(),
+        target=visible(labels[choice.target_index]),
+        before=float(before[choice.target_index]),
+        after=answers[:, choice.target_index].tolist(),
         answers=[visible(labels[one]) if one != usual else "" for one in best],
     )
 
@@ -128,9 +128,9 @@ def ablation(example: Example, choice: MethodChoice | None, selection: Selection
     labels = example.checkpoint.labels
     return viewer.Ablation(
         hidden=selection.hidden,
-        target=visible(labels[choice.about]),
-        before=float(before[choice.about]),
-        after=float(after[choice.about]),
+        target=visible(labels[choice.target_index]),
+        before=float(before[choice.target_index]),
+        after=float(after[choice.target_index]),
         answer=visible(labels[best]) if best != usual else "",
     )
 
@@ -188,7 +188,7 @@ def show(example: Example, choice: MethodChoice | None, selection: Selection) ->
         values = _importances(example, choice, _by_mean())
         label = "Click a head to switch it off"
         if choice and np.isfinite(values).any():
-            name = visible(example.checkpoint.labels[choice.about])
+            name = visible(example.checkpoint.labels[choice.target_index])
             when = ", before any change" if off or selection.hidden else ""
             label = f"Drop of “{name}” without each head [logits]{when}. Click one to switch it off"
         head_grid.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
@@ -253,7 +253,7 @@ def _importances(example: Example, choice: MethodChoice | None, by_mean: bool) -
         return unknown
     # Remember the request, so that no button appears if the estimate grows on a busy machine.
     session.of(session.Explore).importance = f"{example.key} {choice.target}"
-    return importances(example, choice.about, by_mean)
+    return importances(example, choice.target_index, by_mean)
 
 
 def _signed(value: float) -> str:
@@ -263,7 +263,7 @@ def _signed(value: float) -> str:
 def show_answers(example: Example, before: Tensor, after: Tensor, choice: MethodChoice) -> None:
     """Draw probabilities of the most probable classes before and after the change."""
     labels = example.checkpoint.labels
-    classes = {choice.about, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
+    classes = {choice.target_index, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
     order = sorted(classes, key=lambda index: float(before[index]))
     names = [for_plotly(labels[index]) for index in order]
     figure = go.Figure()

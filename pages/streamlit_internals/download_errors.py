@@ -1,4 +1,7 @@
-"""Replaces `DeferredFileHandler.handle`, which hides why the file of a download button could not be created."""
+"""Replaces `DeferredFileHandler.handle`, which hides why the file of a download button could not be created.
+
+docs/upstream.md has the patch for Streamlit, which is not sent yet.
+"""
 
 import asyncio
 import logging

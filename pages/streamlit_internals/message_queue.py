@@ -3,6 +3,8 @@
 When a fragment starts to run, Streamlit drops queued messages of the same fragment, because it will draw them again.
 After a run of the whole page that is wrong: the browser learns that the run is complete and removes every element that
 it did not receive. A chart or the viewer disappears until the fragment has drawn it again, as a different element.
+
+docs/upstream.md has the patch for Streamlit, which is not sent yet.
 """
 
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg

@@ -2,6 +2,8 @@
 
 A fragment's request carries the page that the browser shows, which is the old one until the server starts the next.
 Streamlit would then go back to the old page, whose fragment no longer exists, and the visitor would see an empty page.
+
+docs/upstream.md has the patch for Streamlit, which is not sent yet.
 """
 
 from streamlit.proto.ClientState_pb2 import ClientState

@@ -2,6 +2,8 @@
 
 Whenever a run reads session state or sends an element, Streamlit stops it if the browser has sent a message. Inside a
 callback this loses part of the visitor's change, because the callback does not run again.
+
+docs/upstream.md has the patch for Streamlit, which is not sent yet.
 """
 
 from streamlit.runtime.scriptrunner.script_runner import ScriptRunner

@@ -61,8 +61,8 @@ def lab_fake(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     return Lab("lab", engine, processes, engine.unreachable)
 
 
-def lab_ray(root: Path, patch: pytest.MonkeyPatch, alone: bool = False) -> Lab:
-    """A head and two machines of one processor; alone, a head that has both processors itself.
+def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
+    """A head and two machines of one processor.
 
     Its name is unique, because a thread polling another cluster stays in that cluster's network.
     """
@@ -74,8 +74,8 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, alone: bool = False) -> Lab:
         leave_out(f"a network of its own needs administrator rights: {error}")
     cluster = RayCluster(root.with_name("ray"))
     try:
-        cluster.start_head(processors=2 if alone else 0)
-        for number in () if alone else (1, 2):
+        cluster.start_head()
+        for number in (1, 2):
             cluster.start_node(number)
     except BaseException:
         cluster.end()

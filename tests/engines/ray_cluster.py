@@ -133,11 +133,11 @@ class RayCluster(LocalCluster):
         """Return the environment value that marks the processes of a node."""
         return f"{self.folder}-{number}"
 
-    def start_head(self, processors: int = 0) -> None:
+    def start_head(self) -> None:
         """Start the head, which runs the drivers of jobs and, without processors, nothing else."""
         self._start(
             0, "--head", "--port=6399", "--dashboard-host=127.0.0.1", "--dashboard-port=8299",
-            f"--num-cpus={processors}", f"--temp-dir={self.folder / 't'}", "--ray-client-server-port=26001",
+            "--num-cpus=0", f"--temp-dir={self.folder / 't'}", "--ray-client-server-port=26001",
         )  # fmt: skip
 
     def start_node(self, number: int) -> None:

@@ -273,7 +273,7 @@ def test_deleted_group_is_restored_by_uploading_it_again(
     for file in (tmp_path / "pictures").iterdir():
         file.rename(tmp_path / file.name)
     run(page, checkpoint=backbone, classes_from="examples", classes_group=[f"{key} reds"])
-    assert any("The pictures of reds are not here any more" in one.value for one in page.caption)
+    assert any("The pictures of reds were deleted" in one.value for one in page.caption)
     uploaded_pictures.store_all([Upload.of("red.png", png(31, 31))])
     run(page)
     assert any(one.value == "**reds** · 1 picture" for one in page.markdown)
@@ -281,7 +281,7 @@ def test_deleted_group_is_restored_by_uploading_it_again(
 
 def test_deleted_pictures_of_a_group_are_named(page: AppTest, backbone: str) -> None:
     run(page, checkpoint=backbone, classes_from="examples", classes_group=["0" * 64 + " cats", "no key", " "])
-    assert any("The pictures of cats are not here any more" in one.value for one in page.caption)
+    assert any("The pictures of cats were deleted" in one.value for one in page.caption)
 
 
 def test_slow_computation_waits_for_a_button(

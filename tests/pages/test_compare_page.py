@@ -234,7 +234,7 @@ def test_reload_restores_a_sides_upload(checkpoints: Path) -> None:
     page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
     again = show(**page.query_params)
     assert payload(again, "a feeder")[0]["picture"]["width"] == 300
-    assert "photo\\.png, which was uploaded" in texts(again, "caption")
+    assert "Showing the uploaded photo\\.png" in texts(again, "caption")
 
 
 def test_pictures_of_others_are_offered_to_users_who_may_train(

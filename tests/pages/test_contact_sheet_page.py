@@ -190,13 +190,13 @@ def test_reload_restores_uploads_or_says_that_they_are_gone(
     page.file_uploader(key="m_upload").set_value(files).run()
     again = show(**page.query_params)
     assert not again.info and len(again.get("image")) == 2
-    assert "These are the 2 pictures that were uploaded" in texts(again, "caption")
+    assert "Showing 2 uploaded pictures" in texts(again, "caption")
     link_of_two = dict(page.query_params)
     page.file_uploader(key="m_upload").set_value(files[:1]).run()
     assert len(page.get("image")) == 1
     page.query_params.update(link_of_two)  # the browser's Back
-    assert len(page.run().get("image")) == 2 and "These are the 2 pictures" in texts(page, "caption")
+    assert len(page.run().get("image")) == 2 and "Showing 2 uploaded pictures" in texts(page, "caption")
     for path in (tmp_path / "pictures").iterdir():
         path.unlink()
     gone = show(**page.query_params)
-    assert "not here any more" in gone.info[0].value and not gone.get("image")
+    assert "were deleted" in gone.info[0].value and not gone.get("image")

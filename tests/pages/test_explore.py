@@ -98,7 +98,7 @@ def test_deleted_or_invalid_picture_is_dropped_from_the_link(page: AppTest, monk
     (key,) = os.listdir(tmp_path / "pictures")
     (tmp_path / "pictures" / key).unlink()
     again = app_page(**page.query_params)
-    assert "not here any more, photo\\.png" in again.info[0].value
+    assert "photo\\.png, was deleted" in again.info[0].value
 
 
 def several(page: AppTest, **pictures: bytes) -> None:
@@ -185,7 +185,7 @@ def test_deleted_picture_of_the_strip_is_reported(
     (tmp_path / "pictures" / strip(page)["samples"][1]["name"]).unlink()
     page.button(key="own pictures next").click().run()
     assert not page.exception and payload(page)[0]["picture"]["width"] == 300
-    assert "second" in page.error[0].value and "not here any more" in page.error[0].value
+    assert "second" in page.error[0].value and "was deleted" in page.error[0].value
     run(page, view="components")
     assert payload(page, "features feeder")[0]["pictures"] == 1
 

@@ -52,7 +52,7 @@ def test_upload_is_explained_for_its_session_and_never_written_to_disk(place: Pa
     page.run()
     assert any(one.value == "phone\\.png" for one in page.caption)
     other = app_page(**link)
-    assert any("not here any more" in one.value for one in other.info)
+    assert any("deleted" in one.value for one in other.info)
     assert not place.exists()
 
 

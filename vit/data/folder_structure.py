@@ -24,7 +24,8 @@ class Layout(NamedTuple):
     """Classes by split.
 
     Attributes:
-        splits: "train", "test" and perhaps "validation"; "" without splits; or without "train".
+        splits: classes by split, with the keys "train", "test" and perhaps "validation"; without "train" if there is
+            nothing to train on; only "" if the data has no splits.
         notes: assumptions, for people.
         tables: those that name classes.
     """
@@ -111,6 +112,11 @@ def _splits_below(folder: Tree, where: str) -> list[Layout]:
 
 def _splits(root: Tree, where: str) -> Layout | None:
     """Read a folder as folders of splits; None if it is not."""
+    # With train/: its class folders are the classes. Siblings named like splits that share a class are the other
+    # splits: the first in order is for testing, one of another name for validation.
+    # With train/ but no such sibling: unlabelled test pictures, or folders without its classes, leave one set without
+    # splits. Pictures of unknown classes are an error. Otherwise this is a folder like any other (None).
+    # Without train/: there may be sets for testing only.
     inner = _with_pictures(root)
     named = sorted((split, name) for name in inner if (split := split_name(name)))
     train = _training_folder([(split, name) for split, name in named if split.kind == "train"], inner, where)

@@ -53,6 +53,10 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     Raises:
         InvalidDataset: fewer than two classes, or it is ambiguous which folders are the classes.
     """
+    # The folders are read first, because a folder's name is a statement about each of its pictures. Tables and file
+    # names are read instead if the folders are no classes: named by hashes, fewer than two, or all named like splits. A
+    # table beside class folders cuts their splits, and names the classes where the folders look like mere parts of the
+    # data.
     if _are_hashes(root) and isinstance(labelled := _from_files(root, read), PictureLabels):
         return _split(labelled, where)
     found = from_folders(root, where)

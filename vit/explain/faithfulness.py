@@ -67,6 +67,8 @@ def saco(salience: Tensor, drops: Tensor) -> float:
     >>> saco(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0.5, 0.1, 0.2]))
     0.5
     """
+    # Each pair of groups casts a vote: the map claims that removing group i costs at least as much as removing group j,
+    # since its salience is larger. The vote counts by how much larger, for the map if the drops agree, else against it.
     order = salience.argsort(descending=True, stable=True)
     salience, drops = salience[order].double(), drops[order]
     i, j = torch.triu_indices(len(order), len(order), 1)

@@ -216,6 +216,10 @@ class AttentionRecord:
         Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1. Fusion and discarding follow jacobgil/vit-explain, but
         apply to each row separately.
         """
+        # The rollout matrix is the product M_L ... M_1 of M = (1 - residual) A + residual I. One row of it is a row
+        # vector times the matrices from the last block to the first, one column the matrices from the first to the last
+        # times a column vector. Either takes L products of a vector and a matrix, whose rows are computed in chunks and
+        # dropped.
         vector = (query if isinstance(query, Tensor) else self._one_hot(query)).float()
         for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
             mixed = torch.zeros_like(vector)

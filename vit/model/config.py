@@ -112,8 +112,8 @@ class ViTConfig:
             first block.
 
     Raises:
-        ValidationError: a field is out of range, or fields do not fit together. `from_dict` raises a ValueError with
-            a readable message instead.
+        pydantic.ValidationError: a field is out of range, or fields do not fit together. `from_dict` raises a
+            ValueError with a readable message instead.
     """
 
     image_size: Annotated[tuple[_Side, _Side], BeforeValidator(_square)] = Field((224, 224), strict=False)

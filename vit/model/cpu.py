@@ -84,7 +84,7 @@ def has_bfloat16() -> bool:
 
 @cache
 def _onednn_is_exact() -> bool:
-    """Whether oneDNN computes in float32 although rounding to bfloat16 is allowed."""
+    """Whether oneDNN still multiplies in float32 when bfloat16 is allowed; checked by two products."""
     chip = processor()
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     if not x86 or not torch.backends.mkldnn.is_available() or any(chip[unit] for unit in chip if "amx" in unit):

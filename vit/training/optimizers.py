@@ -102,6 +102,9 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
     Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon, with its coefficients.
     """
+    # With x = U S V', an iteration computes a x + b (x x') x + c (x x')^2 x = U (a S + b S^3 + c S^5) V': the
+    # polynomial acts on the singular values and leaves U and V alone. Dividing by the norm brings all of them below 1;
+    # five rounds move all but the smallest to between about 0.7 and 1.2, without a decomposition.
     x = matrices if matrices.is_cpu and not has_bfloat16() else matrices.bfloat16()
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x  # so that the Gram matrix has the size of the shorter side

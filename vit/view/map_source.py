@@ -73,10 +73,10 @@ class MapSource:
 
     def required_data(self, selection: Selection, choice: MethodChoice | None) -> RequiredData:
         """Return what the viewer needs to show a selection."""
-        described = describe(selection, choice, self.labels[choice.about]) if choice else None
+        described = describe(selection, choice, self.labels[choice.target_index]) if choice else None
         if selection.view == "relevance" and choice:
             if choice.method == "relevance" and chain_fits(self.record):
-                return RequiredData(described, self._chain(choice.about))
+                return RequiredData(described, self._chain(choice.target_index))
             token = choice.token(selection)
         elif selection.view == "rollout" and self.record.tokens > MAPS_UP_TO:
             token = selection.token
@@ -91,7 +91,7 @@ class MapSource:
         settings = selection.settings(METHODS[choice.method].settings)
         key = (choice, choice.token(selection), selection.direction, settings)
         if self._last is None or self._last[0] != key:
-            self._last = key, method_weights(self._recorded(choice.about), selection, choice)
+            self._last = key, method_weights(self._recorded(choice.target_index), selection, choice)
         return self._last[1]
 
     def _chain(self, target: int) -> bytes:

@@ -25,13 +25,13 @@ class MethodChoice(NamedTuple):
     method: str
 
     @property
-    def about(self) -> int:
+    def target_index(self) -> int:
         """Index of the class; the model must have classes."""
         assert self.target is not None, "the model has no classes"
         return self.target
 
     @property
-    def explained(self) -> int | None:
+    def explained_class(self) -> int | None:
         """Index of the class that the method explains; None for a method without a class."""
         return self.target if METHODS[self.method].of_class else None
 

@@ -167,7 +167,7 @@ class View:
     @property
     def target(self) -> str | None:
         """Label of the class that methods explain; None without classes. Can be set by label or index."""
-        return self._source.labels[self._choice.about] if self._choice else None
+        return self._source.labels[self._choice.target_index] if self._choice else None
 
     @target.setter
     def target(self, target: str | int | None) -> None:

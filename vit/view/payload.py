@@ -296,6 +296,10 @@ def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
     with cpu.onednn():
         for block, (q, k) in enumerate(zip(record.queries, record.keys, strict=True)):
             q, k = q.float(), k.float()
+            # float16 has 11 bits and a small range. Each step leaves the softmax of q k as it is, and makes rounding
+            # cheaper: the scale moves into q, so that the browser does not multiply; the mean key is subtracted, which
+            # adds a constant to each row; and a power of two, which is exact, is moved between q and k until both have
+            # the same range.
             q = q * q.shape[-1] ** -0.5
             k = k - k.mean(1, keepdim=True)
             balance = _balance(q, k)

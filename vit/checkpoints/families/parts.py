@@ -48,6 +48,11 @@ def find_parts(tensors: Mapping[str, Tensor], families: Sequence[Family]) -> lis
     Args:
         tensors: by their names in the file; only names and shapes are used.
     """
+    # Each patch embedding marks a model; what stands before its name is the prefix of the model's names.
+    # A name belongs to every model whose prefix it starts with: those of "ema." also to a model "" around it, which
+    # knows them as "ema.blocks..." and so on.
+    # A model is kept if a family claims its names. If there is none, prefixes that only the blocks have are removed
+    # first.
     bare = {_WRAPPED.sub("", name): name for name in tensors}
     embeddings = "|".join(_embedding(theirs) for family in families for ours, theirs in family.keys if ours in _OURS)
     matches = map(re.compile(rf"((?:.*[./])?)(?:{embeddings})").fullmatch, bare)
@@ -67,6 +72,8 @@ def find_parts(tensors: Mapping[str, Tensor], families: Sequence[Family]) -> lis
         parts += [part._replace(own=own) for family, own in tried if family.claims(list(own))][:1]
     if len(parts) > _MAX_PARTS:
         raise InvalidCheckpoint(f"The file holds {len(parts):,} models, more than {_MAX_PARTS}. Save one of them.")
+    # The other names, such as those of a separate head, go to the model with which they share the longest prefix; if
+    # several models share it, to all of them.
     ancestors = {part.prefix: _ancestors(part.prefix) for part in parts}
     for name in bare:
         if any(name.startswith(prefix) for prefix in ancestors):
@@ -105,7 +112,7 @@ def _ancestors(prefix: str) -> list[str]:
 
 
 def _block_shapes(part: Part, families: Sequence[Family], tensors: Mapping[str, Tensor]) -> dict[str, object]:
-    """Return the shapes of a model's blocks, by our names."""
+    """Map each parameter of a model's blocks, under our names, to its shape."""
     family = next(family for family in families if family.claims(list(part.own)))
     ours = ((family.find(name) or "", file_name) for name, file_name in part.own.items())
     return {name: tensors[file_name].shape for name, file_name in ours if name.startswith("blocks.")}

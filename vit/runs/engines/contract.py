@@ -98,7 +98,7 @@ class JobStatus(NamedTuple):
     """Status of a run, as its engine reports it.
 
     Attributes:
-        word: waiting (in the queue), running, retrying (its processes died and are restarted), gone.
+        state: waiting (in the queue), running, retrying (its processes died and are restarted), gone.
         reason: explanation for the user; "" for none.
         starts: expected start of a waiting run, unix time [s].
         nodes: machines that it runs on.

@@ -82,6 +82,9 @@ export class Engine {
    * @param {number} r
    */
   step(r) {
+    // One call computes one head, so that a frame can stop between any two. `ready` counts the heads of the current
+    // row; when the pointer moves to another row, that one is begun from its first head, because rows are only marked
+    // as done whole. Row 0, the fusion of all blocks, has no heads of its own and comes last.
     const row = this.nextRow(r);
     if (row !== this.current) this.ready = 0;
     this.current = row;

@@ -120,6 +120,14 @@ def count_waits() -> Iterator[Counter[str]]:
     yield _waits
 
 
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Check that the host does not wait for the device; a real device is not counted."""
+    with count_waits() as waits:
+        yield
+        assert not waits, waits
+
+
 def _is_ours(device: Any) -> bool:
     return device is not None and torch.device(device).type == "pretend"
 

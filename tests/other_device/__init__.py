@@ -1,1 +1,0 @@
-"""A device that behaves like a GPU, and checks that run on it."""
