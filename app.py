@@ -7,7 +7,7 @@ import streamlit as st
 from pages.links import navigation
 from pages.server import first_html, guard, watchdog, zip_downloads
 from pages.streamlit_internals import download_errors, message_queue, stale_pages, uninterrupted_callbacks
-from vit.images.decode import silence_libraries
+from vit.images.files.decode import silence_libraries
 
 # Interval at which a thread releases the GIL [s]. Each of the hundred matrix products of a pass may wait that long for
 # the GIL while pages of many visitors are drawn.

@@ -36,8 +36,8 @@ from labs import Lab, lab_ray, lab_slurm
 from ray_cluster import RayCluster
 from short_runs import last_step, temporary_runs_folder, tiny
 
-from vit.runs import control, registry
-from vit.training.config import TrainConfig
+from vit.training.loop.config import TrainConfig
+from vit.training.runs import control, registry
 
 LABS = {"ray": lab_ray, "slurm": lab_slurm}
 RUN = tiny(epochs=12, limit=160, seed=3, device="cpu")  # 960 steps

@@ -11,13 +11,13 @@ import torch
 from gpu_job import Job, Result
 
 from vit.checkpoints.load import load_checkpoint
-from vit.training.distributed import set_up_process
-from vit.training.ladder import RUNGS, rung_config
-from vit.training.metrics import read_metrics
-from vit.training.presets import train_config
-from vit.training.probe import without_training
-from vit.training.train import train
-from vit.training.trainer import Trainer
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.ladder import RUNGS, rung_config
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.presets import train_config
+from vit.training.loop.probe import without_training
+from vit.training.loop.train import train
+from vit.training.loop.trainer import Trainer
 
 
 class Unfinished(Exception):

@@ -31,7 +31,7 @@ from serving import BROWSER_ARGUMENTS, FIND, chromium
 
 from vit.checkpoints import load_checkpoint
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 from vit.model.transformer import VisionTransformer
 from vit.view.lesson import lesson, model_bytes
 from vit.view.lesson_weights import pack_weights, unpack_weights

@@ -29,8 +29,9 @@ import vit
 from vit.cli.main import main as command
 from vit.explain.methods import METHODS, weights
 from vit.explain.recorded_pass import RecordedPass
+from vit.exports import animation, code_snippet, figures, map_pictures
 from vit.images import samples
-from vit.view import animation, code_snippet, export, figures, map_pictures
+from vit.view import export
 from vit.view.explanation import explain
 from vit.view.selection import Selection
 from vit.view.standalone_page import standalone

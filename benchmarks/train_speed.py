@@ -33,9 +33,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit.data.datasets import Dataset
 from vit.data.pictures import InMemoryPictures
 from vit.model.config import ViTConfig
-from vit.training.distributed import set_up_process
-from vit.training.presets import train_config
-from vit.training.trainer import Trainer
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.presets import train_config
+from vit.training.loop.trainer import Trainer
 
 PICTURES = 10_000
 BATCH = 256

@@ -15,9 +15,11 @@ from pages.server import access, zip_downloads
 from pages.shared import button_actions, download_buttons, pushing, uploaders
 from pages.shared.escape import plain, with_code
 from vit import checkpoints
-from vit.checkpoints import hub, manage, weight_files
+from vit.checkpoints import manage
+from vit.checkpoints.formats import weight_files
+from vit.checkpoints.hub import models as hub
 from vit.errors import UserError
-from vit.runs import registry
+from vit.training.runs import registry
 from vit.untrusted import limit_work
 from vit.view import lesson
 

@@ -23,10 +23,10 @@ from pages.run_views import (
 from pages.server import access
 from pages.shared import button_actions, datasets, setting_names, stored_epochs
 from pages.shared.escape import plain, with_code
-from vit.runs.engines.contract import HERE
-from vit.runs.registry import Run
-from vit.runs.search import control
-from vit.training.metrics import Progress, best_epoch, evaluations, final_test
+from vit.training.engines.contract import HERE
+from vit.training.loop.metrics import Progress, best_epoch, evaluations, final_test
+from vit.training.runs.registry import Run
+from vit.training.search import control
 from vit.view.chart_colours import SERIES
 
 navigation.start_page("runs")

@@ -27,13 +27,13 @@ from vit import checkpoints
 from vit.data import catalog
 from vit.errors import UserError
 from vit.model.config import ViTConfig
-from vit.runs.command_line import command_line
-from vit.runs.engines.contract import HERE
-from vit.runs.registry import list_runs
-from vit.training import fine_tuning
-from vit.training.config import FROM_CHECKPOINT, TrainConfig
-from vit.training.presets import PRESETS, run_name
-from vit.training.run_folder import latest_checkpoint, resumable
+from vit.training.engines.contract import HERE
+from vit.training.loop import fine_tuning
+from vit.training.loop.config import FROM_CHECKPOINT, TrainConfig
+from vit.training.loop.presets import PRESETS, run_name
+from vit.training.loop.run_folder import latest_checkpoint, resumable
+from vit.training.runs.command_line import command_line
+from vit.training.runs.registry import list_runs
 
 training_gate.require_trainer()
 navigation.start_page("train", remember=False)

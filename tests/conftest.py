@@ -37,7 +37,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.families.family import Family
 from vit.cli.main import main
 from vit.errors import UserError
-from vit.images.decode import silence_libraries
+from vit.images.files.decode import silence_libraries
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer

@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from vit.errors import InvalidImage
-from vit.images.decode import decode_image
 from vit.images.encode import encode_image
+from vit.images.files.decode import decode_image
 
 
 def refusal(data: bytes) -> str:

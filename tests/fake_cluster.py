@@ -13,11 +13,11 @@ import pytest
 
 from vit.files import is_locked
 from vit.paths import environment_with_package
-from vit.runs.engines import contract, factory
-from vit.runs.engines.cluster_engine import ClusterEngine
-from vit.runs.engines.clusters import Cluster, find_cluster
-from vit.runs.engines.contract import Capacity, Handle, JobStatus, Request, Share
-from vit.training.run_folder import ENGINE
+from vit.training.engines import contract, factory
+from vit.training.engines.cluster_engine import ClusterEngine
+from vit.training.engines.clusters import Cluster, find_cluster
+from vit.training.engines.contract import Capacity, Handle, JobStatus, Request, Share
+from vit.training.loop.run_folder import ENGINE
 
 JOB = """
 exec 9>alive; flock 9; echo $$ > pid

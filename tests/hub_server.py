@@ -24,7 +24,7 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
-from vit.checkpoints import hub
+from vit.checkpoints.hub import models as hub
 from vit.errors import UserError
 
 LARGE = (".safetensors", ".bin", ".pth")

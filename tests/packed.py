@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vit.data.archives.import_archive import import_dataset, left_out
 from vit.data.folders import list_files
-from vit.data.import_archive import import_dataset, left_out
 from vit.errors import InvalidDataset
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess

@@ -9,11 +9,11 @@ from typing import Any
 import patience
 import pytest
 
-from vit.runs import control, registry
-from vit.runs.engines import local
-from vit.training.config import TrainConfig
-from vit.training.metrics import read_metrics
-from vit.training.presets import train_config
+from vit.training.engines import local
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.presets import train_config
+from vit.training.runs import control, registry
 
 TRAINS = ("running", "validating", "testing")  # states of a run whose process is alive
 
@@ -91,11 +91,11 @@ def command_of(pid: int) -> str:
 
 def trainers(run: registry.Run) -> list[int]:
     """Return the run's processes except the supervisor."""
-    return [pid for pid in local.lock_holders(run.folder) if "vit.runs.supervisor" not in command_of(pid)]
+    return [pid for pid in local.lock_holders(run.folder) if "vit.training.runs.supervisor" not in command_of(pid)]
 
 
 def supervisor_of(run: registry.Run) -> int:
-    return next(pid for pid in local.lock_holders(run.folder) if "vit.runs.supervisor" in command_of(pid))
+    return next(pid for pid in local.lock_holders(run.folder) if "vit.training.runs.supervisor" in command_of(pid))
 
 
 def write_dead_run(root: Path, name: str = "20261121-000000-dead-0000", **about: Any) -> Path:

@@ -14,7 +14,7 @@ PATIENCE = 300  # timeout [s], for a busy machine
 def context() -> ForkServerContext:
     """Return a context that forks from a server which has imported the slow modules and computed nothing."""
     result = multiprocessing.get_context("forkserver")
-    result.set_forkserver_preload(["vit.training.train", "vit.view.explanation", "torch.utils.tensorboard"])
+    result.set_forkserver_preload(["vit.training.loop.train", "vit.view.explanation", "torch.utils.tensorboard"])
     return result
 
 

@@ -26,16 +26,16 @@ from vit.errors import InvalidConfig
 from vit.images.preprocess import Normalise
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.training import ladder, probe
-from vit.training.adaptation import adapt_, merged
-from vit.training.config import TrainConfig
-from vit.training.distributed import set_up_process
-from vit.training.evaluation import evaluate_checkpoint
-from vit.training.metrics import read_metrics
-from vit.training.optimizers import make_optimizers
-from vit.training.presets import train_config
-from vit.training.train import train
-from vit.training.trainer import Trainer
+from vit.training.loop import ladder, probe
+from vit.training.loop.adaptation import adapt_, merged
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.evaluation import evaluate_checkpoint
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.optimizers import make_optimizers
+from vit.training.loop.presets import train_config
+from vit.training.loop.train import train
+from vit.training.loop.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 

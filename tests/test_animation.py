@@ -19,12 +19,12 @@ from vit.explain.methods import METHODS
 from vit.explain.methods import weights as class_weights
 from vit.explain.record import record
 from vit.explain.recorded_pass import RecordedPass
-from vit.images.decode import decode_frames
+from vit.exports import animation
+from vit.exports.animation import LAST_MILLISECONDS, Film, encode, over_blocks, over_epochs, over_frames
+from vit.images.files.decode import decode_frames
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.training.snapshot_writer import SnapshotWriter
-from vit.view import animation
-from vit.view.animation import LAST_MILLISECONDS, Film, encode, over_blocks, over_epochs, over_frames
+from vit.training.loop.snapshot_writer import SnapshotWriter
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView, shared_top, weights
 from vit.view.overlay import COLORMAPS

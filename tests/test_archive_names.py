@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packed import Sandbox, classes, pack, picture
 
-from vit.data.name_encodings import encoding_of
+from vit.data.archives.name_encodings import encoding_of
 
 
 def zip_raw(path: Path, names: list[bytes], flag: int = 0, extra: dict[bytes, bytes] | None = None) -> None:

@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 from packed import INPUT, Sandbox, classes, picture
 
+from vit.data.archives.import_archive import import_dataset
 from vit.data.catalog import list_folders
 from vit.data.datasets import Dataset, load_dataset
-from vit.data.import_archive import import_dataset
 from vit.errors import InvalidDataset, UserError
 from vit.images.preprocess import Preprocess
 

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 import vit
 from vit.checkpoints.convert import obstacle
-from vit.checkpoints.in_memory import checkpoint_from_module
 from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.modules.in_memory import checkpoint_from_module
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidCheckpoint
 from vit.explain.record import record
 from vit.explain.relevance import relevance_record
 from vit.explain.self_check import verify
 from vit.model.attention import attention_weights
-from vit.training.fine_tuning import load_weights_
+from vit.training.loop.fine_tuning import load_weights_
 
 TOLERANCE = 1e-5
 TIMM: dict[str, Any] = dict(img_size=(32, 48), patch_size=8, embed_dim=32, depth=2, num_heads=2, num_classes=5)

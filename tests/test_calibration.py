@@ -17,7 +17,7 @@ from vit.checkpoints import abstention
 from vit.checkpoints.convert import convert
 from vit.checkpoints.custom_classes import CustomClasses
 from vit.model.transformer import VisionTransformer
-from vit.training.calibration import calibrate, fit_temperature
+from vit.training.loop.calibration import calibrate, fit_temperature
 
 
 def drawn(pictures: int, times: float, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:

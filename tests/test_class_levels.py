@@ -14,7 +14,7 @@ from vit.data.folders import list_files
 from vit.data.survey import survey
 from vit.errors import InvalidDataset
 from vit.paths import dataset_folder
-from vit.runs.uploaded_datasets import runs_on
+from vit.training.runs.uploaded_datasets import runs_on
 
 KINDS = ("Fruit/Apple/Red", "Fruit/Apple/Golden", "Fruit/Avocado", "Packages/Juice/Orange", "Vegetables/Pepper/Red")
 LEVELS = (

@@ -8,13 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.data import class_names
 from vit.data.folders import folders_of_classes, list_files
+from vit.data.layouts import class_names
 from vit.errors import InvalidDataset
-from vit.training.distributed import set_up_process
-from vit.training.presets import train_config
-from vit.training.step import class_weights
-from vit.training.trainer import Trainer
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.presets import train_config
+from vit.training.loop.step import class_weights
+from vit.training.loop.trainer import Trainer
 
 IDS = ("n01440764", "n02979186", "n03888257")
 WORDS = ("tench", "cassette player", "parachute")

@@ -23,8 +23,8 @@ from vit.cli import training
 from vit.cli.main import main
 from vit.explain.methods import METHODS
 from vit.paths import runs_folder
-from vit.runs import registry
-from vit.runs.error_report import read as read_report
+from vit.training.runs import registry
+from vit.training.runs.error_report import read as read_report
 
 ROOT = Path(vit.__file__).parent.parent
 

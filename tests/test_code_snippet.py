@@ -25,11 +25,11 @@ from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.record import Precision
 from vit.explain.recorded_pass import RecordedPass
 from vit.explain.settings import Settings
+from vit.exports.code_snippet import snippet
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.cost import Size
 from vit.view import export
-from vit.view.code_snippet import snippet
 from vit.view.explanation import Explanation, explain
 from vit.view.selection import Selection
 

@@ -15,9 +15,9 @@ import vit
 from vit.checkpoints.load import load_checkpoint
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
-from vit.runs.command_line import command_line
-from vit.training.config import TrainConfig
-from vit.training.presets import PRESETS, train_config
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.presets import PRESETS, train_config
+from vit.training.runs.command_line import command_line
 
 ROOT = Path(vit.__file__).parent.parent
 

@@ -18,10 +18,8 @@ from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.recorded_pass import RecordedPass
 from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
-from vit.images import samples
-from vit.images.preprocess import Preprocess
-from vit.view import contact_sheet
-from vit.view.contact_sheet import (
+from vit.exports import contact_sheet
+from vit.exports.contact_sheet import (
     EvaluatedPicture,
     Picture,
     PictureResult,
@@ -31,6 +29,8 @@ from vit.view.contact_sheet import (
     measure,
     sort_pictures,
 )
+from vit.images import samples
+from vit.images.preprocess import Preprocess
 
 
 def test_figures_of_an_entry_equal_its_parts(checkpoint: Checkpoint) -> None:

@@ -25,8 +25,11 @@ from tiny import LABELS, TINY, fill
 from written_searches import write_search, write_trial
 
 from pages.server import uploaded_pictures
-from vit.checkpoints import hub, load, manage, save
-from vit.data import class_names, import_archive, readable, shards
+from vit.checkpoints import load, manage, save
+from vit.checkpoints.hub import models as hub
+from vit.data import readable, shards
+from vit.data.archives import import_archive
+from vit.data.layouts import class_names
 from vit.errors import UserError
 from vit.explain import features
 from vit.explain.features import Features
@@ -34,19 +37,19 @@ from vit.files import heartbeat_age, write_heartbeat
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.runs import control, error_report, registry
-from vit.runs import queue_file as queues
-from vit.runs.engines import clusters, contract
-from vit.runs.engines.contract import Handle, JobStatus, Request
-from vit.runs.search import control as searches
-from vit.runs.search.driver import Driver
-from vit.runs.search.study import JOURNAL, Study
-from vit.training import feature_store, fine_tuning, run_folder
-from vit.training.fine_tuning import Base
-from vit.training.presets import train_config
-from vit.training.snapshot_writer import SnapshotWriter
+from vit.training.engines import clusters, contract
+from vit.training.engines.contract import Handle, JobStatus, Request
+from vit.training.loop import feature_store, fine_tuning, run_folder
+from vit.training.loop.fine_tuning import Base
+from vit.training.loop.presets import train_config
+from vit.training.loop.snapshot_writer import SnapshotWriter
+from vit.training.loop.train import train
+from vit.training.runs import control, error_report, registry
+from vit.training.runs import queue_file as queues
+from vit.training.search import control as searches
+from vit.training.search.driver import Driver
+from vit.training.search.study import JOURNAL, Study
 from vit.training.trackers.follower import TRACKING, Follower
-from vit.training.train import train
 from vit.view import first_view
 from vit.view.attention_snapshots import epoch_file, read_payload, read_snapshots
 

@@ -15,9 +15,9 @@ from PIL import Image, ImageCms
 from subprocesses import output_of
 
 from vit.errors import InvalidImage
-from vit.images.decode import decode_image
 from vit.images.encode import encode_image
-from vit.images.file_checks import MAX_BYTES
+from vit.images.files.decode import decode_image
+from vit.images.files.file_checks import MAX_BYTES
 
 pytestmark = pytest.mark.usefixtures("assert_silence")
 
@@ -31,7 +31,7 @@ import contextlib, sys
 from io import BytesIO
 from PIL import Image
 from vit.errors import UserError
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 file = BytesIO()
 Image.effect_noise((64, 64), 50).convert("RGB").save(file, "TIFF", compression="tiff_lzw")
 with contextlib.suppress(UserError):
@@ -395,7 +395,7 @@ def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_
     fast = {"PNG": {"compress_level": 1}, "TIFF": {"compression": "tiff_lzw"}, "WEBP": {"method": 0}}
     Image.new(mode, (4_080, 3_060)).save(path, format, **fast[format])
     code = (
-        "import resource, sys; from pathlib import Path; from vit.images.decode import decode_image\n"
+        "import resource, sys; from pathlib import Path; from vit.images.files.decode import decode_image\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "start = peak(); image = decode_image(Path(sys.argv[1]).read_bytes())\n"
         "print(*image.size, (peak() - start) / 1024)"

@@ -12,10 +12,10 @@ import torch
 from drawn import difference, gradient, refusal
 from PIL import Image
 
-from vit.images.decode import decode_image, used_range
 from vit.images.encode import encode_image
-from vit.images.tiff import read_tags
-from vit.images.video import is_video
+from vit.images.files.decode import decode_image, used_range
+from vit.images.files.tiff import read_tags
+from vit.images.files.video import is_video
 
 pytestmark = pytest.mark.usefixtures("assert_silence", "short_refusals")
 

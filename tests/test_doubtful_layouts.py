@@ -9,9 +9,9 @@ from empty_pictures import Write, pictures, refusal
 from packed import Sandbox, pack, picture
 
 from vit.data import tables
+from vit.data.archives.import_archive import import_dataset, left_out
 from vit.data.folders import list_files
-from vit.data.import_archive import import_dataset, left_out
-from vit.data.split_names import split_name
+from vit.data.layouts.split_names import split_name
 
 
 def labels_of(folder: Path, split: str = "") -> dict[str, str]:

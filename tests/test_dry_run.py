@@ -11,15 +11,15 @@ from subprocesses import output_of
 
 from vit.errors import InvalidConfig, InvalidDataset
 from vit.model.transformer import VisionTransformer
-from vit.training import dry_run
-from vit.training.augmentation_preview import preview
-from vit.training.config import TrainConfig
-from vit.training.distributed import set_up_process
-from vit.training.dry_run import DryRun, overfit, too_large, try_steps
-from vit.training.memory import MEMORY_FACTOR
-from vit.training.picture_sample import Sample, sample
-from vit.training.presets import train_config
-from vit.training.trainer import Trainer
+from vit.training.loop import dry_run
+from vit.training.loop.augmentation_preview import preview
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.dry_run import DryRun, overfit, too_large, try_steps
+from vit.training.loop.memory import MEMORY_FACTOR
+from vit.training.loop.picture_sample import Sample, sample
+from vit.training.loop.presets import train_config
+from vit.training.loop.trainer import Trainer
 
 PATIENCE = 600  # timeout [s], for a busy machine
 
@@ -64,9 +64,9 @@ def test_dry_run_without_a_step_in_time_says_what_to_do(config: TrainConfig) -> 
 PEAK = """
 import sys, torch
 from pathlib import Path
-from vit.training import dry_run_process, memory, picture_sample
-from vit.training.config import TrainConfig
-from vit.training.distributed import set_up_process
+from vit.training.loop import dry_run_process, memory, picture_sample
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.distributed import set_up_process
 
 config, batch = TrainConfig.model_validate_json(sys.argv[1]), int(sys.argv[2])
 
@@ -121,7 +121,7 @@ def processes() -> list[str]:
     result = []
     for path in Path("/proc/self/task").glob("*/children"):
         for child in path.read_text().split():
-            if "vit.training.dry_run_process" in (command := Path(f"/proc/{child}/cmdline")).read_text():
+            if "vit.training.loop.dry_run_process" in (command := Path(f"/proc/{child}/cmdline")).read_text():
                 result.append(str(command))
     return result
 

@@ -17,8 +17,8 @@ from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.runs import error_report, error_search
-from vit.training import evaluation
+from vit.training.loop import evaluation
+from vit.training.runs import error_report, error_search
 
 Build = Callable[..., VisionTransformer]
 
@@ -178,5 +178,5 @@ def test_reading_needs_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, vit.runs.error_report; sys.exit('torch' in sys.modules)"
+    code = "import sys, vit.training.runs.error_report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

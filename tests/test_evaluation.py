@@ -15,13 +15,13 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.families.torchvision import imagenet_labels
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.data import class_names
-from vit.data.labels import match_classes
+from vit.data.layouts import class_names
+from vit.data.layouts.labels import match_classes
 from vit.data.pictures import InMemoryPictures
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.training.evaluation import evaluate, evaluate_checkpoint
+from vit.training.loop.evaluation import evaluate, evaluate_checkpoint
 
 CPU = torch.device("cpu")
 INPUT = Preprocess((32, 32), mean=(0.2, 0.4, 0.6), std=(0.1, 0.2, 0.3))
@@ -85,7 +85,7 @@ SHARED = """
 import sys, torch
 import torch.distributed as dist
 from vit.images.preprocess import Normalise, Preprocess
-from vit.training.evaluation import evaluate
+from vit.training.loop.evaluation import evaluate
 rank, world, store, inputs = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
 model, pictures = torch.load(inputs, weights_only=False)

@@ -20,8 +20,8 @@ from vit.errors import InvalidImage
 from vit.explain.classes.examples import classes_from_pictures
 from vit.explain.classes.similarity import class_from_picture
 from vit.explain.record import Precision
-from vit.images.decode import decode_image
 from vit.images.encode import encode_image
+from vit.images.files.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.cost import count_tokens
@@ -169,8 +169,8 @@ from vit.images import samples
 from vit.view.explanation import explain
 from vit.explain.methods import METHODS, weights
 from vit.explain.recorded_pass import RecordedPass
-from vit.training.presets import train_config
-from vit.training.train import train
+from vit.training.loop.presets import train_config
+from vit.training.loop.train import train
 
 checkpoint = vit.load_checkpoint("cifar10")
 picture = explain(checkpoint, samples.read("cat")).picture

@@ -19,13 +19,14 @@ from vit.errors import UserError
 from vit.explain.components import components
 from vit.explain.record import record
 from vit.explain.sensitivity import random_masks
+from vit.exports import figures
+from vit.exports.map_pictures import draw_map, grid_png
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.view import export, figures
+from vit.view import export
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView, attention_npz, view_npz
-from vit.view.map_pictures import draw_map, grid_png
 from vit.view.overlay import OUTSIDE_BRIGHTNESS
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection

@@ -15,11 +15,11 @@ from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.recorded_pass import RecordedPass
+from vit.exports.figures import DPI, caption, grid_figure, grid_sentence, map_figure, shared_picture
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView, shared_top
-from vit.view.figures import DPI, caption, grid_figure, grid_sentence, map_figure, shared_picture
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
 

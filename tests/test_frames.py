@@ -9,9 +9,9 @@ from PIL import Image
 
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
-from vit.images import decode
-from vit.images.decode import count_frames, decode_frames, decode_image
 from vit.images.encode import encode_image
+from vit.images.files import decode
+from vit.images.files.decode import count_frames, decode_frames, decode_image
 from vit.view.explanation import explain
 
 DURATIONS = [100, 200, 300, 100]  # [ms]

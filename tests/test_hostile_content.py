@@ -22,12 +22,13 @@ from hostile_tensors import changed, in_file, shapes_of
 from safetensors.torch import save_file
 from tiny import fill
 
-from vit.checkpoints import load, recognition, weight_files
+from vit.checkpoints import load, recognition
 from vit.checkpoints.families import FAMILIES
 from vit.checkpoints.families.family import Family
 from vit.checkpoints.families.tensor_shapes import Tensors
+from vit.checkpoints.formats import weight_files
+from vit.checkpoints.formats.pickle_interpreter import Opaque, interpret
 from vit.checkpoints.load import list_checkpoints, load_checkpoint, summarise
-from vit.checkpoints.pickle_interpreter import Opaque, interpret
 from vit.errors import InvalidCheckpoint, UserError
 from vit.untrusted import TooMuchWork, limit_work
 

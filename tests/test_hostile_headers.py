@@ -18,19 +18,20 @@ from drawn import gradient, refusal
 from packed import Sandbox, classes, pack, picture
 from PIL import Image
 
-from vit.data import labelled_files, shards, table_columns, tables
-from vit.data.folder_structure import pictures_of
-from vit.data.import_archive import import_dataset
-from vit.data.labelled_files import NoLabels, PictureLabels, labels_in, list_tables
-from vit.data.layout import find_layout
-from vit.data.name_encodings import encoding_of
+from vit.data import shards, tables
+from vit.data.archives.import_archive import import_dataset
+from vit.data.archives.name_encodings import encoding_of
+from vit.data.layouts import labelled_files, table_columns
+from vit.data.layouts.folder_structure import pictures_of
+from vit.data.layouts.labelled_files import NoLabels, PictureLabels, labels_in, list_tables
+from vit.data.layouts.layout import find_layout
+from vit.data.layouts.table_columns import _is_number
 from vit.data.picture_trees import PackedTree
-from vit.data.table_columns import _is_number
 from vit.data.tables import TableTooLong, read_table
 from vit.errors import InvalidDataset, InvalidImage, UserError
-from vit.images.decode import count_frames, decode_image
 from vit.images.encode import encode_image
-from vit.images.tiff import read_tags
+from vit.images.files.decode import count_frames, decode_image
+from vit.images.files.tiff import read_tags
 from vit.untrusted import TooMuchWork, limit_work
 
 pytestmark = pytest.mark.usefixtures("short_refusals")

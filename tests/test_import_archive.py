@@ -10,9 +10,9 @@ from packed import INPUT, KINDS, Imported, Sandbox, classes, pack, picture
 from PIL import Image
 
 import vit
-from vit.data import import_archive
+from vit.data.archives import import_archive
+from vit.data.archives.import_archive import SkippedFiles, import_dataset, left_out
 from vit.data.datasets import load_dataset
-from vit.data.import_archive import SkippedFiles, import_dataset, left_out
 from vit.errors import InvalidDataset
 from vit.images.encode import encode_image
 

@@ -13,7 +13,7 @@ from tiny import fill
 from torch import nn
 
 import vit
-from vit.checkpoints.in_memory import checkpoint_from_module
+from vit.checkpoints.modules.in_memory import checkpoint_from_module
 from vit.errors import InvalidCheckpoint, UserError
 from vit.images.preprocess import Preprocess
 

@@ -23,11 +23,11 @@ def run(program: str) -> str:
 def test_module_is_imported_on_first_use() -> None:
     output = run(
         "import sys; from vit.view import animation\n"
-        "print('torch' in sys.modules, 'vit.view.animation' in sys.modules)\n"
+        "print('torch' in sys.modules, 'vit.exports.animation' in sys.modules)\n"
         "print(animation.over_blocks.__module__, 'torch' in sys.modules)\n"
-        "from vit.view import animation as now; print(type(now).__name__, now is sys.modules['vit.view.animation'])"
+        "from vit.view import animation as now; print(type(now).__name__, now is sys.modules['vit.exports.animation'])"
     )
-    assert output.split("\n") == ["False False", "vit.view.animation True", "module True"]
+    assert output.split("\n") == ["False False", "vit.exports.animation True", "module True"]
 
 
 @pytest.mark.parametrize("box", BOXES)

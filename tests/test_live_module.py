@@ -12,7 +12,7 @@ from tiny import difference, fill
 from torch import nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
-from vit.checkpoints.live_module import convert, copied, find_vit, matches_module, own_logits
+from vit.checkpoints.modules.live_module import convert, copied, find_vit, matches_module, own_logits
 from vit.errors import InvalidCheckpoint
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}

@@ -19,12 +19,12 @@ from vit.errors import InvalidConfig
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.training import dry_run
-from vit.training.config import TrainConfig
-from vit.training.fine_tuning import base_of, model_config, resolve
-from vit.training.memory import count_memory, parts_that_fit
-from vit.training.presets import train_config
-from vit.training.train import train
+from vit.training.loop import dry_run
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.fine_tuning import base_of, model_config, resolve
+from vit.training.loop.memory import count_memory, parts_that_fit
+from vit.training.loop.presets import train_config
+from vit.training.loop.train import train
 
 LARGE = dict(image_size=(518, 518), patch_size=14, num_classes=3, dim=48, depth=2, heads=6, mlp_dim=96)
 
@@ -35,12 +35,12 @@ from pathlib import Path
 from vit.data.pictures import InMemoryPictures
 from vit.images.preprocess import Normalise, Preprocess
 from vit.checkpoints.load import load_checkpoint
-from vit.runs import error_search
-from vit.training import evaluation, probe
-from vit.training.config import TrainConfig
-from vit.training.distributed import set_up_process
-from vit.training.dry_run_process import _make_trainer
-from vit.training.picture_sample import Sample
+from vit.training.runs import error_search
+from vit.training.loop import evaluation, probe
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.dry_run_process import _make_trainer
+from vit.training.loop.picture_sample import Sample
 
 door, folder, count = sys.argv[1], sys.argv[2], 160
 checkpoint = load_checkpoint(folder)
@@ -66,7 +66,7 @@ def do(number):
         evaluation.test_pictures = lambda *_, **__: (InMemoryPictures(images[:number], order % 3), "")
         error_search.write(checkpoint, "x", file=Path(folder) / "report.npz")
     elif door == "statistics":
-        from vit.training.pictures import mean_and_std
+        from vit.training.loop.pictures import mean_and_std
         mean_and_std(InMemoryPictures(images[:number], order % 3), cpu)
     elif door == "training":
         made.update.train_step(0, images[:min(number, 8)], order[:8] % 3, print)
@@ -165,7 +165,7 @@ def test_too_large_input_is_refused_with_a_size_that_fits(
 
 
 def test_run_that_does_not_fit_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vit.training.trainer.memory", lambda: (10**9, 10**6))
+    monkeypatch.setattr("vit.training.loop.trainer.memory", lambda: (10**9, 10**6))
     with pytest.raises(InvalidConfig, match="GB are free"):
         train(train_config("shapes", device="cpu", limit=100), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -175,7 +175,7 @@ def test_run_that_does_not_fit_leaves_no_folder(tmp_path: Path, monkeypatch: pyt
 def test_run_reports_its_number_of_parts_and_learns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = train_config("shapes", device="cpu", limit=100, epochs=1, precision="float32", dropout=0.0, drop_path=0.0)
     train(config, tmp_path / "whole")
-    monkeypatch.setattr("vit.training.trainer.memory", lambda: (10**9, 30 * 10**6))
+    monkeypatch.setattr("vit.training.loop.trainer.memory", lambda: (10**9, 30 * 10**6))
     train(config, tmp_path / "parts")
     assert "parts: 0.0 GB of memory are free" in (tmp_path / "parts" / "metrics.jsonl").read_text()
     one, other = (load_checkpoint(tmp_path / name / "checkpoints" / "last").model for name in ("whole", "parts"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vit.training.metrics import (
+from vit.training.loop.metrics import (
     MetricsReader,
     MetricsWriter,
     best_epoch,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from short_runs import notes, tiny
 
-from vit.training.metrics import read_metrics
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.train import train
 from vit.training.trackers import plugin
-from vit.training.train import train
 
 pytestmark = pytest.mark.mlflow
 
@@ -79,7 +79,7 @@ def test_store_that_refuses_is_a_note(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_unresponsive_server_delays_the_end_of_a_run_by_a_limited_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vit.training import tracking
+    from vit.training.loop import tracking
 
     monkeypatch.setattr(tracking, "GRACE_SECONDS", 3.0)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")

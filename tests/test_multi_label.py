@@ -16,15 +16,15 @@ from transformers import ViTConfig as TheirConfig
 import vit
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.convert import convert
-from vit.checkpoints.in_memory import checkpoint_from_module
+from vit.checkpoints.modules.in_memory import checkpoint_from_module
 from vit.errors import UserError
 from vit.explain.logit_lens import logit_lens
 from vit.explain.relevance import relevance_record
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 from vit.model.transformer import VisionTransformer
-from vit.training.config import TrainConfig
-from vit.training.evaluation import evaluate_checkpoint
-from vit.training.snapshot_writer import SnapshotWriter
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.evaluation import evaluate_checkpoint
+from vit.training.loop.snapshot_writer import SnapshotWriter
 from vit.view.attention_snapshots import read_snapshots
 from vit.view.explanation import explain
 

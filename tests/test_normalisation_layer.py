@@ -12,8 +12,8 @@ from tiny import difference
 from torch import Tensor, nn
 from torchvision.transforms.functional import to_tensor
 
-from vit.checkpoints.in_memory import checkpoint_from_module
 from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.modules.in_memory import checkpoint_from_module
 from vit.images.preprocess import Preprocess
 
 

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from vit.model.transformer import VisionTransformer
-from vit.training import optimizers
-from vit.training.optimizers import Muon, average_, make_optimizers
-from vit.training.presets import train_config
-from vit.training.schedule import learning_rate_factor
+from vit.training.loop import optimizers
+from vit.training.loop.optimizers import Muon, average_, make_optimizers
+from vit.training.loop.presets import train_config
+from vit.training.loop.schedule import learning_rate_factor
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from PIL import Image
 from subprocesses import output_of
 
 from vit.explain.names import display_name
-from vit.images.decode import decode_image
 from vit.images.encode import encode_image
+from vit.images.files.decode import decode_image
 from vit.images.geometry import Box
 from vit.images.samples import SAMPLES, read
 from vit.view.overlay import COLORMAPS, OUTSIDE_BRIGHTNESS, Colormap, bordered, colorize, mosaic, overlay

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 import vit
 from vit.checkpoints import manage
-from vit.checkpoints.in_memory import checkpoint_from_module
-from vit.checkpoints.live_module import convert, copied, find_vit, matches_module, own_logits
 from vit.checkpoints.load import load_checkpoint, summarise
+from vit.checkpoints.modules.in_memory import checkpoint_from_module
+from vit.checkpoints.modules.live_module import convert, copied, find_vit, matches_module, own_logits
 from vit.errors import InvalidCheckpoint
 
 TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 192, "depth": 2, "num_heads": 3}

@@ -16,7 +16,7 @@ from torchvision.transforms import Normalize
 from torchvision.transforms.functional import to_tensor
 
 import vit
-from vit.checkpoints.in_memory import checkpoint_from_module
+from vit.checkpoints.modules.in_memory import checkpoint_from_module
 from vit.errors import InvalidCheckpoint, UserError
 
 NOISE = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(5))

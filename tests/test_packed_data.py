@@ -23,9 +23,9 @@ from vit.data.pictures import InMemoryPictures, StreamedPictures
 from vit.errors import InvalidDataset
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
-from vit.training import pictures, trainer
-from vit.training.presets import train_config
-from vit.training.train import train
+from vit.training.loop import pictures, trainer
+from vit.training.loop.presets import train_config
+from vit.training.loop.train import train
 
 CPU = torch.device("cpu")
 INPUT = Preprocess((8, 8), mean=(0.0,) * 3, std=(1.0,) * 3)

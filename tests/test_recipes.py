@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from vit.errors import InvalidConfig
-from vit.training.config import TrainConfig
-from vit.training.fine_tuning import model_config
-from vit.training.presets import PRESETS, describe, train_config
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.fine_tuning import model_config
+from vit.training.loop.presets import PRESETS, describe, train_config
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -77,9 +77,9 @@ def test_config_is_created_without_torch() -> None:
     """Otherwise page Train and each launching process would wait seconds for the import."""
     code = (
         "import sys\n"
-        "from vit.runs import control\n"
+        "from vit.training.runs import control\n"
         "control.launch\n"
-        "from vit.training.presets import run_name, train_config\n"
+        "from vit.training.loop.presets import run_name, train_config\n"
         "run_name(train_config('cifar', epochs=3))\n"
         "sys.exit('torch' in sys.modules)"
     )

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from packed import KINDS, Sandbox, classes, entry, pack, picture
 
-from vit.data import archive_readers, import_archive
-from vit.data.import_archive import import_dataset
+from vit.data.archives import archive_readers, import_archive
+from vit.data.archives.import_archive import import_dataset
 from vit.errors import InvalidDataset
 
 pytestmark = pytest.mark.usefixtures("short_refusals")

@@ -36,10 +36,10 @@ from short_runs import (
 
 import vit
 from vit.errors import InvalidRun
-from vit.runs import attempts, control, registry
-from vit.runs.engines import local
-from vit.training.metrics import MetricsReader, read_metrics
-from vit.training.train import train
+from vit.training.engines import local
+from vit.training.loop.metrics import MetricsReader, read_metrics
+from vit.training.loop.train import train
+from vit.training.runs import attempts, control, registry
 
 pytestmark = pytest.mark.slow
 
@@ -117,8 +117,8 @@ def test_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
 
 SERVER = """
 import sys, time
-from vit.runs import control
-from vit.training.config import TrainConfig
+from vit.training.runs import control
+from vit.training.loop.config import TrainConfig
 print(control.launch(TrainConfig.model_validate_json(sys.argv[1])).id, flush=True)
 time.sleep(1000)
 """
@@ -228,7 +228,7 @@ def test_two_processes_train_one_run_and_stop_together() -> None:
 STAND_IN = """
 import sys
 from pathlib import Path
-from vit.runs import supervisor
+from vit.training.runs import supervisor
 ranks = "setsid sleep 1000 & sleep 1000 & kill -KILL $$"
 supervisor.command = lambda *_: ["sh", "-c", ranks]
 supervisor.supervise(Path(sys.argv[1]), int(sys.argv[2]))
@@ -255,9 +255,9 @@ import os, shutil, sys, time
 from pathlib import Path
 root = Path(sys.argv[1])
 os.environ["VIT_RUNS"] = str(root)
-from vit.runs import control, launch_checks, registry
-from vit.training.config import TrainConfig
-from vit.training.metrics import read_metrics
+from vit.training.runs import control, launch_checks, registry
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.metrics import read_metrics
 
 def ended(run_id):
     while registry.find_run(run_id).alive:

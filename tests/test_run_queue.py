@@ -23,9 +23,9 @@ from short_runs import (
     write_dead_run,
 )
 
-from vit.runs import control, registry, scheduler, supervisor
-from vit.training import run_folder
-from vit.training.metrics import read_metrics
+from vit.training.loop import run_folder
+from vit.training.loop.metrics import read_metrics
+from vit.training.runs import control, registry, scheduler, supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +46,8 @@ def test_run_with_a_free_device_never_waits(folder: Path) -> None:
 
 SERVER = """
 import sys
-from vit.runs import control
-from vit.training.config import TrainConfig
+from vit.training.runs import control
+from vit.training.loop.config import TrainConfig
 for name in "one", "two":
     control.launch(TrainConfig.model_validate_json(sys.argv[1]), name=name)
 """

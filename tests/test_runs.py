@@ -16,14 +16,14 @@ from short_runs import endless, temporary_runs_folder, tiny, write_dead_run
 import vit
 from vit import files
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
-from vit.runs import control, launch_checks, registry
-from vit.runs.engines import local
-from vit.training import run_folder
-from vit.training.distributed import Process
-from vit.training.metrics import read_metrics
-from vit.training.recorder import Recorder
-from vit.training.run_folder import FORMAT, hold_run
-from vit.training.train import Diverged, train
+from vit.training.engines import local
+from vit.training.loop import run_folder
+from vit.training.loop.distributed import Process
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.recorder import Recorder
+from vit.training.loop.run_folder import FORMAT, hold_run
+from vit.training.loop.train import Diverged, train
+from vit.training.runs import control, launch_checks, registry
 
 
 @pytest.fixture(autouse=True)

@@ -10,15 +10,15 @@ from short_runs import tiny
 from written_searches import end, write_search, write_trial
 
 from vit.errors import InvalidConfig, UserError
-from vit.runs import control as runs_control
-from vit.runs import registry
-from vit.runs.search import control, space
-from vit.runs.search.driver import Driver
-from vit.runs.search.plan import default_name, make_plan
-from vit.runs.search.space import Choices, Range, default_dimension, default_space, draw, parse, searchable_settings
-from vit.training.config import TrainConfig
-from vit.training.presets import PRESETS, train_config
-from vit.training.run_folder import forget_attempt, hold_run
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.presets import PRESETS, train_config
+from vit.training.loop.run_folder import forget_attempt, hold_run
+from vit.training.runs import control as runs_control
+from vit.training.runs import registry
+from vit.training.search import control, space
+from vit.training.search.driver import Driver
+from vit.training.search.plan import default_name, make_plan
+from vit.training.search.space import Choices, Range, default_dimension, default_space, draw, parse, searchable_settings
 
 SPACE = {"lr": parse("lr", "1e-4:1e-2:log"), "depth": parse("depth", "1:4"), "flip": parse("flip", "true,false")}
 

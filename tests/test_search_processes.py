@@ -9,10 +9,10 @@ import pytest
 from commands import Command
 from short_runs import TRAINS, temporary_runs_folder, tiny, until
 
-from vit.runs import registry
-from vit.runs.engines import local
-from vit.runs.search import control
-from vit.runs.search.control import Search
+from vit.training.engines import local
+from vit.training.runs import registry
+from vit.training.search import control
+from vit.training.search.control import Search
 
 pytestmark = pytest.mark.slow
 

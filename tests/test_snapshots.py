@@ -14,8 +14,8 @@ from vit.errors import InvalidRun
 from vit.explain.maps import entropy
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.training import snapshot_writer
-from vit.training.snapshot_writer import SnapshotWriter, choose
+from vit.training.loop import snapshot_writer
+from vit.training.loop.snapshot_writer import SnapshotWriter, choose
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.payload import unpack
 

@@ -15,8 +15,8 @@ from vit.data.catalog import check_spec, list_folders
 from vit.data.survey import CELL, COLUMNS, GAP, Survey, survey
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
-from vit.runs.uploaded_datasets import delete_upload, runs_on
-from vit.training import run_folder
+from vit.training.loop import run_folder
+from vit.training.runs.uploaded_datasets import delete_upload, runs_on
 
 Fill = Callable[..., Path]
 

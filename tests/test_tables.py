@@ -11,8 +11,8 @@ from vit.explain.head_statistics import statistics
 from vit.explain.logit_lens import logit_lens
 from vit.explain.record import record
 from vit.explain.sensitivity import Verdict
-from vit.view import tables
-from vit.view.contact_sheet import EvaluatedPicture, Picture, PictureResult
+from vit.exports import tables
+from vit.exports.contact_sheet import EvaluatedPicture, Picture, PictureResult
 
 
 def read(data: bytes) -> list[dict[str, str]]:

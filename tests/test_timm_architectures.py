@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import vit
 from vit.checkpoints.convert import obstacle
 from vit.checkpoints.families.timm_architectures import query_reads_prefix
-from vit.checkpoints.in_memory import checkpoint_from_module
 from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.modules.in_memory import checkpoint_from_module
 from vit.checkpoints.recognition import read
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidCheckpoint, UnknownHeads

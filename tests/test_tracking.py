@@ -15,12 +15,12 @@ from tracker_plugin import installed_trackers, tracked
 from written_runs import EPOCHS, STEPS, write_run
 
 from vit.errors import InvalidConfig
-from vit.training import tracking
-from vit.training.distributed import Process
-from vit.training.metrics import read_metrics
-from vit.training.recorder import Diverged, Recorder
+from vit.training.loop import tracking
+from vit.training.loop.distributed import Process
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.recorder import Diverged, Recorder
+from vit.training.loop.train import train
 from vit.training.trackers import plugin
-from vit.training.train import train
 
 FACTS = {"total_steps": 10, "steps_per_epoch": 5, "batch_size": 2, "epochs": 2, "lr": 0.1}
 

@@ -24,13 +24,13 @@ from PIL import Image
 
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
-from vit.images import video, video_decoder
-from vit.images.decode import count_frames, decode_frames, decode_image
+from vit.exports.code_snippet import snippet
 from vit.images.encode import encode_image
+from vit.images.files import video, video_decoder
+from vit.images.files.decode import count_frames, decode_frames, decode_image
+from vit.images.files.video import is_video, read_video
+from vit.images.files.video_decoder import _Packet, _plan, evenly
 from vit.images.mp4 import mp4
-from vit.images.video import is_video, read_video
-from vit.images.video_decoder import _Packet, _plan, evenly
-from vit.view.code_snippet import snippet
 from vit.view.explanation import explain
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.exhaustive
 def test_starting_the_app_does_not_import_pyav() -> None:
-    modules = "sys, vit, vit.view.explanation, vit.images.decode, vit.view.animation, pages.panels.downloads"
+    modules = "sys, vit, vit.view.explanation, vit.images.files.decode, vit.exports.animation, pages.panels.downloads"
     program = f"import {modules}; sys.exit('av' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

@@ -9,10 +9,10 @@ import pytest
 from fake_cluster import Fake, set_up
 from short_runs import until
 
-from vit.runs.engines import factory, watch
-from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import Handle, JobStatus, Unreachable, query_each
-from vit.runs.engines.slurm import Slurm
+from vit.training.engines import factory, watch
+from vit.training.engines.clusters import Cluster
+from vit.training.engines.contract import Handle, JobStatus, Unreachable, query_each
+from vit.training.engines.slurm import Slurm
 
 MANY = 1000
 

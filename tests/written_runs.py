@@ -12,10 +12,10 @@ from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.runs import control
-from vit.training.config import TrainConfig
-from vit.training.fine_tuning import model_config
-from vit.training.snapshot_writer import SnapshotWriter
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.fine_tuning import model_config
+from vit.training.loop.snapshot_writer import SnapshotWriter
+from vit.training.runs import control
 
 EPOCHS, STEPS = 4, 50
 

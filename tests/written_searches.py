@@ -8,8 +8,8 @@ from typing import Any
 
 from short_runs import tiny
 
-from vit.runs.search.control import nonce_of
-from vit.runs.search.plan import make_plan
+from vit.training.search.control import nonce_of
+from vit.training.search.plan import make_plan
 
 STEPS = 10  # per epoch
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from vit.checkpoints.catalog import find_checkpoint
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.checkpoints.custom_classes import CustomClasses
-    from vit.checkpoints.in_memory import checkpoint_from_module
     from vit.checkpoints.load import list_checkpoints, load_checkpoint
+    from vit.checkpoints.modules.in_memory import checkpoint_from_module
     from vit.checkpoints.save import save_checkpoint
-    from vit.data.import_archive import import_dataset
+    from vit.data.archives.import_archive import import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
     from vit.explain.classes.examples import classes_from_examples, classes_from_pictures
     from vit.explain.classes.similarity import class_from_picture
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from vit.explain.record import AttentionRecord, record
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
     from vit.explain.sensitivity import removal_map
-    from vit.images.decode import decode_image, used_range
+    from vit.images.files.decode import decode_image, used_range
     from vit.images.preprocess import Preprocess
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer, ViTOutput
-    from vit.training.callbacks import lightning_callback, transformers_callback
-    from vit.training.run_writer import RunWriter
+    from vit.training.loop.callbacks import lightning_callback, transformers_callback
+    from vit.training.loop.run_writer import RunWriter
 
 __all__, __getattr__ = names_of(__name__, __path__)

@@ -27,11 +27,8 @@ from vit.explain.methods import METHODS
 from vit.explain.names import display_name
 from vit.explain.sensitivity import Verdict
 from vit.explain.settings import Fusion
-from vit.images import samples
-from vit.images.encode import encode_image
-from vit.view import tables
-from vit.view.captions import file_stem, format_duration
-from vit.view.contact_sheet import (
+from vit.exports import tables
+from vit.exports.contact_sheet import (
     FEW_PICTURES,
     MASKS,
     SHEET_PICTURES,
@@ -47,6 +44,9 @@ from vit.view.contact_sheet import (
     seconds,
     sort_pictures,
 )
+from vit.images import samples
+from vit.images.encode import encode_image
+from vit.view.captions import file_stem, format_duration
 
 SAMPLES, UPLOAD = "samples", "upload"
 COUNTS = (FEW_PICTURES, 200, SHEET_PICTURES)  # pictures of a dataset
@@ -72,14 +72,14 @@ class Map(NamedTuple):
 
 @st.cache_data(show_spinner=False, max_entries=2000)
 def cached_result(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> PictureResult:
-    """Cached `vit.view.contact_sheet.classify_and_explain`."""
+    """Cached `vit.exports.contact_sheet.classify_and_explain`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.WITH_GRADIENTS):
         return classify_and_explain(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
 def cached_measurement(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Verdict:
-    """Cached `vit.view.contact_sheet.measure`."""
+    """Cached `vit.exports.contact_sheet.measure`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.WITH_GRADIENTS):
         return measure(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
@@ -88,7 +88,7 @@ def cached_measurement(identity: str, digest: str, map_: Map, _checkpoint: Check
 def read_test_pictures(
     spec: str, root: str, stamp: int, identity: str, count: int, _checkpoint: Checkpoint
 ) -> list[Picture]:
-    """Cached `vit.view.contact_sheet.pictures_of`."""
+    """Cached `vit.exports.contact_sheet.pictures_of`."""
     return pictures_of(_checkpoint, spec, Path(root), count)
 
 

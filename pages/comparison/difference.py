@@ -12,7 +12,7 @@ from pages.looking import method_choice, token_features
 from pages.shared import download_buttons
 from vit.explain import map_comparison
 from vit.explain.methods import METHODS
-from vit.view import tables
+from vit.exports import tables
 from vit.view.captions import file_stem
 from vit.view.overlay import signed_overlay
 from vit.view.payload import read_header

@@ -25,7 +25,7 @@ from vit.errors import UserError
 from vit.explain.map_comparison import counterpart
 from vit.explain.record import AttentionRecord
 from vit.images import samples
-from vit.runs.registry import Run, list_runs
+from vit.training.runs.registry import Run, list_runs
 from vit.view.attention_snapshots import read_payload, read_snapshots
 from vit.view.explanation import Explanation
 from vit.view.overlay import COLORMAPS

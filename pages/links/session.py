@@ -18,10 +18,10 @@ from pages.server.uploaded_pictures import Upload
 from vit.view.selection import Selection, View
 
 if TYPE_CHECKING:
-    from vit.checkpoints.push import Plan, PushResult
+    from vit.checkpoints.hub.push import Plan, PushResult
     from vit.explain.map_comparison import Layout
     from vit.explain.sensitivity import Verdict
-    from vit.training.dry_run import DryRun, Point
+    from vit.training.loop.dry_run import DryRun, Point
 
 State = TypeVar("State")
 TriedRecipe = tuple[str, tuple[str, ...]]  # key of a dry run: the recipe as JSON, and its devices

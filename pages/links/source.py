@@ -13,7 +13,7 @@ class Source(NamedTuple):
         data: content of the file.
         sample: name in the gallery, "" for other pictures.
         frame: frame of an animation or a video, from 0.
-        stretch: stretch grey levels to the full range, see `vit.images.decode.decode_image`.
+        stretch: stretch grey levels to the full range, see `vit.images.files.decode.decode_image`.
     """
 
     name: str

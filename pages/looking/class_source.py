@@ -22,7 +22,7 @@ from vit.data import datasets as vit_datasets
 from vit.errors import UserError
 from vit.explain import features, head_census
 from vit.explain.classes import examples, text
-from vit.images import decode
+from vit.images.files import decode
 from vit.paths import runs_folder
 
 if TYPE_CHECKING:

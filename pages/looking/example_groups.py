@@ -14,7 +14,7 @@ from pages.server.uploaded_pictures import Upload
 from pages.shared import uploaders
 from pages.shared.escape import plain, with_code
 from vit.errors import UserError
-from vit.images import decode
+from vit.images.files import decode
 
 MOST_GROUPS, MOST_PICTURES, LONGEST_NAME = 20, 100, 100
 

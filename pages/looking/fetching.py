@@ -10,8 +10,8 @@ from pages.looking import loading
 from pages.server import access, background, public
 from pages.shared import button_actions, job_progress
 from pages.shared.escape import plain, with_code
-from vit.checkpoints import hub
-from vit.checkpoints.recommended import RECOMMENDED
+from vit.checkpoints.hub import models as hub
+from vit.checkpoints.hub.recommended import RECOMMENDED
 from vit.errors import UserError
 
 COLUMNS = 3

@@ -25,13 +25,14 @@ from pages.server.uploaded_pictures import Upload
 from pages.shared import uploaders
 from pages.shared.escape import plain
 from vit import checkpoints, view
-from vit.checkpoints import catalog, hub
-from vit.checkpoints.recommended import RECOMMENDED
+from vit.checkpoints import catalog
+from vit.checkpoints.hub import models as hub
+from vit.checkpoints.hub.recommended import RECOMMENDED
 from vit.errors import UserError
 from vit.explain import faithfulness
-from vit.images import decode, tiff
+from vit.images.files import decode, tiff
 from vit.paths import checkpoints_folder, split_part
-from vit.training import run_folder
+from vit.training.loop import run_folder
 from vit.untrusted import is_number, limit_work
 from vit.view import first_view
 from vit.view.captions import format_duration
@@ -39,7 +40,7 @@ from vit.view.captions import format_duration
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint, CheckpointInfo
     from vit.explain.record import Precision
-    from vit.images.decode import UsedRange
+    from vit.images.files.decode import UsedRange
     from vit.view.explanation import Explanation
 
 READING_SECONDS = 120.0  # processor time for a checkpoint [s]; hashing 10 GB of weights takes a fifth of it
@@ -141,7 +142,7 @@ def explained(
 
 
 def used_range(data: bytes) -> UsedRange | None:
-    """Cached `vit.images.decode.used_range`; None for a picture that cannot be read, too."""
+    """Cached `vit.images.files.decode.used_range`; None for a picture that cannot be read, too."""
 
     def work() -> UsedRange | None:
         try:
@@ -154,7 +155,7 @@ def used_range(data: bytes) -> UsedRange | None:
 
 
 def pages_note(data: bytes) -> str:
-    """Cached `vit.images.tiff.pages_note`."""
+    """Cached `vit.images.files.tiff.pages_note`."""
     note: str = cached(("pages of", hashlib.sha256(data).hexdigest()), lambda: tiff.pages_note(data))
     return note
 

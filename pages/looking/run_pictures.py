@@ -15,7 +15,7 @@ from vit.data.pictures import InMemoryPictures
 from vit.errors import UserError
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
-from vit.runs.registry import Run
+from vit.training.runs.registry import Run
 
 COUNT = 12  # pictures
 _SIDE = 32  # side of pictures that are not stored as files [px]

@@ -13,10 +13,10 @@ from pages.server import access
 from vit.devices import Device, list_devices
 from vit.errors import UserError
 from vit.paths import runs_folder
-from vit.runs import registry
-from vit.runs.engines.contract import HERE
-from vit.runs.engines.slurm_script import SCRIPT
-from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
+from vit.training.engines.contract import HERE
+from vit.training.engines.slurm_script import SCRIPT
+from vit.training.loop.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
+from vit.training.runs import registry
 from vit.untrusted import read_bytes, read_tail
 from vit.view.captions import format_duration
 
@@ -79,7 +79,7 @@ class Figures(NamedTuple):
     """A snapshot of a run's records.
 
     Attributes:
-        records: by kind, see `vit.training.metrics`. Do not modify them: all sessions share them.
+        records: by kind, see `vit.training.loop.metrics`. Do not modify them: all sessions share them.
         progress: None before training has started.
         problem: description of unreadable records; "" if there are none.
     """

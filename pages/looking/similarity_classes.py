@@ -13,7 +13,8 @@ from pages.server import pass_queue, uploaded_pictures
 from pages.server.result_cache import cached
 from pages.shared import button_actions
 from vit.explain.classes import similarity
-from vit.images import decode, samples
+from vit.images import samples
+from vit.images.files import decode
 from vit.view import first_view
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pages.looking.method_choice import Example, pass_of
 from pages.server import pass_queue, uploaded_pictures
 from pages.server.result_cache import BUTTON_ABOVE_SECONDS, cached
 from vit.explain import components, head_census
-from vit.images import decode
+from vit.images.files import decode
 from vit.view import payload
 
 if TYPE_CHECKING:

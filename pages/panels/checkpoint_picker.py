@@ -11,10 +11,12 @@ from pages.links.page_links import CheckpointsLink, ExploreLink
 from pages.looking import loading
 from pages.panels import checkpoint_facts, first_view, welcome
 from pages.shared.escape import plain, with_code
-from vit.checkpoints import families, hub
+from vit.checkpoints import families
+from vit.checkpoints.hub import models as hub
 from vit.errors import UserError
 from vit.explain import self_check
-from vit.images import decode, samples
+from vit.images import samples
+from vit.images.files import decode
 from vit.model import cpu
 
 if TYPE_CHECKING:

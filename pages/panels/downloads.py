@@ -16,8 +16,9 @@ from pages.server import pass_queue, uploaded_pictures
 from pages.shared import download_buttons
 from pages.shared.escape import with_code
 from vit.errors import UserError
-from vit.images import decode, video
-from vit.view import animation, code_snippet, export, figures, map_pictures, standalone_page
+from vit.exports import animation, code_snippet, figures, map_pictures
+from vit.images.files import decode, video
+from vit.view import export, standalone_page
 from vit.view.captions import file_stem, map_stem
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def show(
     Args:
         share: the popover.
         map_view: computes the `vit.view.export.MapView`, if the selection alone does not define the map.
-        code: arguments of `vit.view.code_snippet.snippet`, if the selection alone does not define them.
+        code: arguments of `vit.exports.code_snippet.snippet`, if the selection alone does not define them.
         others: returns further arguments like `viewer`, for the standalone page.
         viewer: `computed`, `method`, `chain`, `masks` and `features` of `vit.view.standalone_page.standalone`, as
             passed to the viewer.

@@ -18,12 +18,13 @@ from vit.errors import UserError
 from vit.explain import head_census
 from vit.explain.components import Components, components
 from vit.explain.names import display_name
-from vit.images import decode, samples
+from vit.exports import features_sheet
+from vit.exports.animation import Film
+from vit.exports.features_sheet import Picture
+from vit.images import samples
 from vit.images.encode import encode_image
-from vit.view import features_sheet
-from vit.view.animation import Film
+from vit.images.files import decode
 from vit.view.captions import file_stem
-from vit.view.features_sheet import Picture
 
 SAMPLES, OWN = "the samples", "your own pictures"
 MOST = 12  # uploaded pictures

@@ -18,8 +18,8 @@ from pages.shared import download_buttons
 from vit.explain.head_census import Tally, decode_files, tally
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.names import MEANINGS, SIGNED, STATISTICS, format_statistic
+from vit.exports import tables
 from vit.images import samples
-from vit.view import tables
 from vit.view.captions import file_stem
 from vit.view.chart_colours import QUIET, STRONG
 from vit.view.selection import Selection

@@ -28,7 +28,7 @@ from vit.explain.head_census import (
 )
 from vit.explain.head_statistics import Statistic
 from vit.images.preprocess import Preprocess
-from vit.runs.registry import find_run
+from vit.training.runs.registry import find_run
 
 UPLOAD = "upload"
 SLICE = 0.7  # duration of work between two checks for Stop [s]

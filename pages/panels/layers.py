@@ -11,7 +11,7 @@ from pages.shared import download_buttons
 from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity
-from vit.view import tables
+from vit.exports import tables
 from vit.view.captions import file_stem
 from vit.view.chart_colours import QUIET
 from vit.view.overlay import COLORMAPS

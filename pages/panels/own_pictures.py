@@ -14,8 +14,8 @@ from pages.server.result_cache import cached
 from pages.server.uploaded_pictures import MOST_TOGETHER, Upload
 from pages.shared import stepping
 from vit.errors import UserError
-from vit.images import decode
-from vit.images import video as videos
+from vit.images.files import decode
+from vit.images.files import video as videos
 
 
 def show(on_choose: Callable[[str, str], None]) -> None:

@@ -20,10 +20,11 @@ from pages.shared import uploaders
 from pages.shared.escape import plain, with_code
 from pages.streamlit_internals import sessions
 from vit.errors import UserError
-from vit.images import decode, samples
-from vit.images import video as videos
-from vit.images.file_checks import MAX_FRAMES
-from vit.runs.registry import list_runs
+from vit.images import samples
+from vit.images.files import decode
+from vit.images.files import video as videos
+from vit.images.files.file_checks import MAX_FRAMES
+from vit.training.runs.registry import list_runs
 
 if TYPE_CHECKING:
     from pages.streamlit_internals.types import DeltaGenerator

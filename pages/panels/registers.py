@@ -21,7 +21,7 @@ from vit.explain.record import record
 from vit.explain.registers import RegisterNeurons, register_neurons, with_register
 from vit.explain.weight_views import LEAST
 from vit.images import samples
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 from vit.untrusted import brief_list
 from vit.view.chart_colours import QUIET, STRONG
 from vit.view.overlay import COLORMAPS, colorize

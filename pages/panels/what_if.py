@@ -23,7 +23,7 @@ from vit.explain.head_ablation import ablation_hook, head_means, importance, imp
 from vit.explain.occlusion import Baseline, hide_patches, occlusion, occlusion_seconds
 from vit.explain.record import record
 from vit.images import samples
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 from vit.view.captions import format_duration
 from vit.view.chart_colours import QUIET, STRONG
 from vit.view.explanation import expected_seconds

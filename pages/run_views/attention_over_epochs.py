@@ -14,9 +14,9 @@ from pages.run_views import curves
 from pages.shared import bars, download_buttons, stored_epochs
 from pages.shared.escape import plain, with_code
 from vit.errors import UserError
+from vit.exports import animation
 from vit.images.encode import data_url, encode_image
-from vit.runs.registry import Run
-from vit.view import animation
+from vit.training.runs.registry import Run
 from vit.view.attention_snapshots import Snapshot, read_payload, read_snapshots
 from vit.view.chart_colours import GREY, STRONG
 from vit.view.payload import read_header

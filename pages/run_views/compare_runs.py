@@ -11,9 +11,9 @@ from pages.links import link_controls
 from pages.looking import run_records
 from pages.run_views import curves, run_actions
 from pages.shared.setting_names import label
-from vit.runs.registry import Run
-from vit.training.metrics import evaluations
-from vit.view import tables
+from vit.exports import tables
+from vit.training.loop.metrics import evaluations
+from vit.training.runs.registry import Run
 from vit.view.chart_colours import SERIES
 
 _ASIDE = {"data_root", "workers"}  # settings without influence on results

@@ -8,7 +8,7 @@ import streamlit as st
 from pages.links import session
 from pages.looking import run_records
 from pages.shared.escape import plain
-from vit.runs.registry import Run
+from vit.training.runs.registry import Run
 
 _HERE = Path(__file__).parent
 _HTML = """<button type="button" aria-pressed="false"

@@ -17,8 +17,8 @@ from pages.shared import datasets, pushing
 from pages.shared.escape import with_code
 from vit.errors import UserError
 from vit.images.encode import data_url, encode_image
-from vit.runs import control, error_report, registry
-from vit.training import run_folder
+from vit.training.loop import run_folder
+from vit.training.runs import control, error_report, registry
 
 NAMED_CLASSES = 30  # label the confusion matrix up to this number of classes
 

@@ -14,11 +14,11 @@ from pages.server import access
 from pages.shared import button_actions, setting_names
 from pages.shared.escape import plain
 from vit.devices import list_devices
-from vit.runs import control, launch_checks, registry
-from vit.runs.engines.contract import HERE
-from vit.runs.registry import MOST_EPOCHS
-from vit.training import run_folder
-from vit.training.config import FROM_CHECKPOINT
+from vit.training.engines.contract import HERE
+from vit.training.loop import run_folder
+from vit.training.loop.config import FROM_CHECKPOINT
+from vit.training.runs import control, launch_checks, registry
+from vit.training.runs.registry import MOST_EPOCHS
 
 
 def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:

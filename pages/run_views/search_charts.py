@@ -10,10 +10,10 @@ import streamlit as st
 from pages.looking import run_records
 from pages.run_views import curves
 from pages.shared import setting_names
-from vit.runs.registry import Run
-from vit.runs.search.control import Search
-from vit.runs.search.space import Choices, Range, format_settings
-from vit.training.metrics import best_epoch, evaluations
+from vit.training.loop.metrics import best_epoch, evaluations
+from vit.training.runs.registry import Run
+from vit.training.search.control import Search
+from vit.training.search.space import Choices, Range, format_settings
 from vit.view.chart_colours import BLUE, GREY, ORANGE, PINK, STRONG
 
 _KINDS = {  # kinds of trials, foreground first: colour, line width, opacity

@@ -17,11 +17,11 @@ from pages.server import access
 from pages.shared import setting_names
 from pages.shared.escape import plain, with_code
 from vit.errors import InvalidRun
-from vit.runs.registry import Run
-from vit.runs.search import control
-from vit.runs.search.control import Search
-from vit.runs.search.plan import MOST_TRIALS, best_part
-from vit.runs.search.space import Choices, Range
+from vit.training.runs.registry import Run
+from vit.training.search import control
+from vit.training.search.control import Search
+from vit.training.search.plan import MOST_TRIALS, best_part
+from vit.training.search.space import Choices, Range
 
 PAUSE = 5  # interval between updates of an active search [s]
 STATUS = {

@@ -22,7 +22,7 @@ from streamlit.errors import StreamlitSecretNotFoundError
 
 from pages.server import public
 from pages.streamlit_internals import server
-from vit.runs import launch_checks
+from vit.training.runs import launch_checks
 from vit.untrusted import brief, is_number
 
 NETWORK_MEGABYTES = 100
@@ -122,7 +122,7 @@ def _header_of_a_proxy() -> str:
 
 
 def limits() -> Any:
-    """Return the configured limits per visitor, as `vit.runs.launch_checks.Limits`."""
+    """Return the configured limits per visitor, as `vit.training.runs.launch_checks.Limits`."""
     stated, bounds = _section("limits"), launch_checks.Limits()
     if is_number(most := stated.get("runs_per_person"), 0, _MOST):
         bounds = bounds._replace(runs_per_person=int(most))

@@ -6,7 +6,7 @@ set up (`pages/server/access.py`), and uploads are never written to disk.
 
 import os
 
-from vit.images import video
+from vit.images.files import video
 
 MB = 1 << 20
 MAX_FILE_MB = 10  # size of a picture or a video [MB]

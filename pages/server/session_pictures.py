@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from pages.server import public
 from pages.streamlit_internals.sessions import current_id
-from vit.images import video as videos
+from vit.images.files import video as videos
 
 
 class VisitPictures:

@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from vit.checkpoints import hub, manage
+from vit.checkpoints import manage
+from vit.checkpoints.hub import models as hub
 from vit.errors import UserError
-from vit.runs import registry
-from vit.training import run_folder
+from vit.training.loop import run_folder
+from vit.training.runs import registry
 
 CHECKPOINT, RUN = "checkpoint", "run"
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import streamlit as st
 
-from vit.view import animation, tables
+from vit.exports import animation, tables
 
 FILMS: dict[animation.Kind, str] = {"GIF": "image/gif", "MP4": "video/mp4"}
 
@@ -33,7 +33,7 @@ def numbers(what: str, rows: Callable[[], Sequence[tables.Row]], stem: str) -> N
 
     Args:
         what: content of the table, such as "Heads".
-        rows: see `vit.view.tables.encode`; called on click.
+        rows: see `vit.exports.tables.encode`; called on click.
         stem: file name without extension, see `vit.view.captions.file_stem`.
     """
     file(f"{what} as CSV", lambda: tables.encode(rows()), f"{stem}.csv", "text/csv")
@@ -44,7 +44,7 @@ def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -
 
     Args:
         what: content of the video, such as "Blocks".
-        draw: creates the `vit.view.animation.Film` on click.
+        draw: creates the `vit.exports.animation.Film` on click.
         stem: file name without suffix.
     """
 

@@ -10,11 +10,11 @@ import streamlit as st
 from pages.links import session
 from pages.server import access
 from pages.shared.escape import plain, with_code
-from vit.checkpoints import download, push
+from vit.checkpoints.hub import download, push
 from vit.errors import UserError
 
 if TYPE_CHECKING:
-    from vit.checkpoints.push import Plan
+    from vit.checkpoints.hub.push import Plan
 
 
 def button(folder: Path, name: str) -> None:

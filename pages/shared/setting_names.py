@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from vit.training.config import FINE_TUNING, TrainConfig
+from vit.training.loop.config import FINE_TUNING, TrainConfig
 
 # Settings by group on the page. Data, checkpoint and device have their own controls.
 GROUPS = {

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vit.runs.registry import Run
+from vit.training.runs.registry import Run
 from vit.view.attention_snapshots import list_epochs
 
 

@@ -12,7 +12,7 @@ from pages.server.uploads import FILES, LARGEST, MB, UPLOADS, TemporaryUpload, u
 from pages.streamlit_internals import files as uploaded_files
 from pages.streamlit_internals import sessions
 from pages.streamlit_internals.types import UploadedFile
-from vit.images.file_checks import MAX_BYTES
+from vit.images.files.file_checks import MAX_BYTES
 
 
 def limit(most: int) -> int:

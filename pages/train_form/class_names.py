@@ -6,11 +6,11 @@ import streamlit as st
 
 from pages.server import access
 from pages.shared.escape import plain, with_code
-from vit.data import class_names
 from vit.data.folders import folders_of_classes, is_packed
+from vit.data.layouts import class_names
 from vit.errors import UserError
 from vit.paths import dataset_folder
-from vit.runs import uploaded_datasets
+from vit.training.runs import uploaded_datasets
 
 ROWS_HEIGHT = 420  # maximum height of the table [px]
 

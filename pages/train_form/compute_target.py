@@ -13,12 +13,12 @@ from pages.server import access
 from pages.shared.escape import plain, with_code
 from pages.train_form import cost_preview, form_state
 from vit.data import catalog
-from vit.runs.control import launch
-from vit.runs.engines import clusters, watch
-from vit.runs.engines.contract import HERE, Capacity, Handle, Request
-from vit.runs.engines.slurm_script import batch_script
-from vit.runs.registry import ANY_GPU, Run, list_runs
-from vit.training.config import TrainConfig
+from vit.training.engines import clusters, watch
+from vit.training.engines.contract import HERE, Capacity, Handle, Request
+from vit.training.engines.slurm_script import batch_script
+from vit.training.loop.config import TrainConfig
+from vit.training.runs.control import launch
+from vit.training.runs.registry import ANY_GPU, Run, list_runs
 
 
 class ComputeTarget(NamedTuple):
@@ -54,7 +54,7 @@ def launch_runs(
         nonce: of the submitted form; submitting it twice starts the runs once.
 
     Raises:
-        UserError: the next run cannot be started; see `vit.runs.control.launch`.
+        UserError: the next run cannot be started; see `vit.training.runs.control.launch`.
     """
     for number, (name, config) in enumerate(runs):
         catalog.check_spec(config.data)

@@ -16,9 +16,9 @@ from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
 from vit.images.encode import encode_image
 from vit.model.config import ViTConfig
-from vit.training import augmentation_preview, dry_run, fine_tuning, picture_sample
-from vit.training import memory as memory_of_training
-from vit.training.config import TrainConfig
+from vit.training.loop import augmentation_preview, dry_run, fine_tuning, picture_sample
+from vit.training.loop import memory as memory_of_training
+from vit.training.loop.config import TrainConfig
 from vit.untrusted import limit_work
 from vit.view.captions import format_duration
 from vit.view.chart_colours import SERIES
@@ -51,7 +51,7 @@ def count_parameters(sizes: ViTConfig) -> int:
 
 @st.cache_data(show_spinner=False, max_entries=64)
 def too_large(recipe: str, classes: int, batch: int, free: int, _config: TrainConfig) -> str:
-    """Cached `vit.training.dry_run.too_large`; `free` is rounded to 0.1 GB, so that the cache is effective."""
+    """Cached `vit.training.loop.dry_run.too_large`; `free` is rounded to 0.1 GB, so that the cache is effective."""
     return dry_run.too_large(_config, classes, batch, free)
 
 

@@ -16,14 +16,15 @@ from pages.server import access, background
 from pages.shared import button_actions, datasets, job_progress, uploaders
 from pages.shared.escape import plain, with_code
 from pages.train_form import class_names
-from vit.data import catalog, downloads, folders, import_archive
+from vit.data import catalog, downloads, folders
 from vit.data import survey as surveys
-from vit.data.class_levels import level_titles
+from vit.data.archives import import_archive
+from vit.data.layouts.class_levels import level_titles
 from vit.errors import InvalidDataset, UserError
 from vit.images.encode import data_url, encode_image
 from vit.paths import data_roots, dataset_folder
-from vit.runs import uploaded_datasets
-from vit.training.config import unequal
+from vit.training.loop.config import unequal
+from vit.training.runs import uploaded_datasets
 from vit.untrusted import brief_list, limit_work
 
 if TYPE_CHECKING:

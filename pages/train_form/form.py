@@ -13,10 +13,10 @@ from pages.shared import setting_names
 from pages.train_form import settings
 from vit.data import catalog
 from vit.errors import UserError
-from vit.runs.registry import MOST_EPOCHS
-from vit.runs.search import plan
-from vit.training.config import TrainConfig
-from vit.training.presets import PRESETS
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.presets import PRESETS
+from vit.training.runs.registry import MOST_EPOCHS
+from vit.training.search import plan
 
 LONGEST = 300  # characters of a text
 LONGEST_SPACE = 2000  # characters
@@ -34,9 +34,9 @@ class TrainForm:
         init_from: name or path of the initial checkpoint, "" for random weights.
         settings: values of `setting_names.NAMES`, unvalidated.
         name: name of the run, "" for the default name.
-        space: space of a search, as SETTING=TEXT separated by blanks, see `vit.runs.search.space.parse`; "" for
+        space: space of a search, as SETTING=TEXT separated by blanks, see `vit.training.search.space.parse`; "" for
             the default space.
-        grid, trials, at_once, min_epochs, reduction_factor, search_seed: see `vit.runs.search.plan.SearchPlan`.
+        grid, trials, at_once, min_epochs, reduction_factor, search_seed: see `vit.training.search.plan.SearchPlan`.
     """
 
     preset: str

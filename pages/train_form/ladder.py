@@ -17,13 +17,13 @@ from pages.shared.escape import with_code
 from pages.train_form import compute_target
 from pages.train_form.compute_target import ComputeTarget
 from vit.errors import UserError
-from vit.runs.engines.contract import HERE
-from vit.runs.registry import Run
-from vit.training import dry_run
-from vit.training.config import TrainConfig
-from vit.training.ladder import RUNGS, RungResult, recommended, rung_config
-from vit.training.metrics import best_epoch
-from vit.training.presets import checkpoint_name
+from vit.training.engines.contract import HERE
+from vit.training.loop import dry_run
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.ladder import RUNGS, RungResult, recommended, rung_config
+from vit.training.loop.metrics import best_epoch
+from vit.training.loop.presets import checkpoint_name
+from vit.training.runs.registry import Run
 from vit.view.chart_colours import GREY, STRONG
 
 _IN_A_SENTENCE = {

@@ -16,16 +16,16 @@ from pages.train_form.compute_target import ComputeTarget
 from pages.train_form.form import MOST_AT_ONCE, TrainForm
 from vit.data import catalog
 from vit.errors import InvalidConfig, UserError
-from vit.runs.command_line import search_command_line
-from vit.runs.engines.contract import HERE
-from vit.runs.registry import ANY_GPU, MOST_EPOCHS
-from vit.runs.search import control
-from vit.runs.search.plan import MOST_NAME, MOST_TRIALS, SearchPlan, best_part, make_plan, usual_min_epochs
-from vit.training.config import TrainConfig
+from vit.training.engines.contract import HERE
+from vit.training.loop.config import TrainConfig
+from vit.training.runs.command_line import search_command_line
+from vit.training.runs.registry import ANY_GPU, MOST_EPOCHS
+from vit.training.search import control
+from vit.training.search.plan import MOST_NAME, MOST_TRIALS, SearchPlan, best_part, make_plan, usual_min_epochs
 from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
-    from vit.training.dry_run import DryRun
+    from vit.training.loop.dry_run import DryRun
 
 _EPOCHS = "search_epochs"  # key of a second control for the recipe's epochs
 

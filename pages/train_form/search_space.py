@@ -10,8 +10,8 @@ from pages.shared import setting_names
 from pages.train_form import form_state, settings
 from pages.train_form.form import TrainForm
 from vit.errors import InvalidConfig
-from vit.runs.search import space
-from vit.training.config import TrainConfig
+from vit.training.loop.config import TrainConfig
+from vit.training.search import space
 
 _NAMES = "space_names"  # key of the control that selects the settings
 _VALUES = "values"

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pages.shared.escape import with_code
 from pages.shared.setting_names import GROUPS, NAMES, TITLES, title
 from vit.model.config import preset_names
-from vit.training.config import TrainConfig
+from vit.training.loop.config import TrainConfig
 from vit.training.trackers import plugin
 from vit.validation import broken_rule
 

@@ -16,12 +16,12 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from vit.checkpoints.load import load_checkpoint
-from vit.images.decode import count_frames, decode_frames
+from vit.exports.animation import encode, over_frames
 from vit.images.encode import encode_image
+from vit.images.files.decode import count_frames, decode_frames
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.training.snapshot_writer import SnapshotWriter
-from vit.view.animation import encode, over_frames
+from vit.training.loop.snapshot_writer import SnapshotWriter
 from vit.view.selection import Selection
 
 from .explorer import App

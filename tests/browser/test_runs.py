@@ -9,8 +9,8 @@ from patience import until
 from playwright.sync_api import Page, expect
 from written_runs import write_run
 
-from vit.runs import control, registry
-from vit.training.presets import train_config
+from vit.training.loop.presets import train_config
+from vit.training.runs import control, registry
 
 from .explorer import open_model
 from .files import download

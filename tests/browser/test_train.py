@@ -13,11 +13,11 @@ from PIL import Image, ImageDraw
 from playwright.sync_api import Page, expect
 
 from vit.images.encode import encode_image
-from vit.runs import control, registry
-from vit.training.ladder import rung_config
-from vit.training.presets import train_config
-from vit.training.run_folder import hold_run
-from vit.training.train import train
+from vit.training.loop.ladder import rung_config
+from vit.training.loop.presets import train_config
+from vit.training.loop.run_folder import hold_run
+from vit.training.loop.train import train
+from vit.training.runs import control, registry
 
 from .explorer import open_model
 from .files import upload
@@ -192,7 +192,7 @@ def dry_runs(places: dict[str, str]) -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             ours = places["VIT_RUNS"].encode() in (process / "environ").read_bytes()
-            if ours and b"vit.training.dry_run_process" in (process / "cmdline").read_bytes():
+            if ours and b"vit.training.loop.dry_run_process" in (process / "cmdline").read_bytes():
                 found.append(process.name)
     return found
 

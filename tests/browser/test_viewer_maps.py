@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 
 from vit.explain.maps import mass_threshold, otsu_threshold
 from vit.explain.sensitivity import correlations
+from vit.exports.map_pictures import paint_heatmap
 from vit.images.geometry import Box
-from vit.view.map_pictures import paint_heatmap
 from vit.view.selection import Selection
 
 from . import synthetic

@@ -17,9 +17,9 @@ from slurm_cluster import SlurmCluster, missing
 
 from vit.files import replaced
 from vit.paths import PROJECT
-from vit.runs import registry
-from vit.runs.engines import factory, local
-from vit.runs.engines.contract import HERE, Engine, read_handle
+from vit.training.engines import factory, local
+from vit.training.engines.contract import HERE, Engine, read_handle
+from vit.training.runs import registry
 
 
 class Lab(NamedTuple):
@@ -104,7 +104,7 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     set_up(cluster.address)
 
     def processes(run: registry.Run) -> list[int]:
-        drivers = cluster.processes(f"vit.runs.engines.ray_job {run.folder}")
+        drivers = cluster.processes(f"vit.training.engines.ray_job {run.folder}")
         return drivers + local.lock_holders(run.folder)
 
     engine = factory.cluster_engine("ray")
@@ -133,7 +133,7 @@ def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     )
 
     def processes(run: registry.Run) -> list[int]:
-        script = cluster.processes(f"vit.runs.engines.slurm_job {run.folder}")
+        script = cluster.processes(f"vit.training.engines.slurm_job {run.folder}")
         return script + cluster.processes(f"--resume {run.folder}") + local.lock_holders(run.folder)
 
     @contextmanager

@@ -12,11 +12,11 @@ from short_runs import temporary_runs_folder, tiny, until
 
 from vit.cli.main import main
 from vit.errors import InvalidConfig
-from vit.runs import control, registry
-from vit.runs.engines import clusters, contract
-from vit.runs.engines.contract import Request, RequestRejected, Unreachable, next_handle
-from vit.runs.engines.ray_job import ProcessPlacement, torchrun_variables
-from vit.runs.engines.slurm_script import batch_script
+from vit.training.engines import clusters, contract
+from vit.training.engines.contract import Request, RequestRejected, Unreachable, next_handle
+from vit.training.engines.ray_job import ProcessPlacement, torchrun_variables
+from vit.training.engines.slurm_script import batch_script
+from vit.training.runs import control, registry
 
 RAY = 'kind = "ray"\nruns = "/shared/runs"\naddress = "http://head:8265"\ntoken_file = "/etc/token"\n'
 
@@ -171,7 +171,7 @@ def test_batch_script_quotes_any_folder_name(tmp_path: Path) -> None:
     assert lines[0] == "#!/bin/bash" and "module load cuda" in lines
     assert {"#SBATCH --nodes=3", "#SBATCH --ntasks-per-node=2", "#SBATCH --gres=gpu:2", "#SBATCH --time=90"} <= {*lines}
     arguments = shlex.split(lines[-1])
-    assert arguments == ["exec", "python", "-m", "vit.runs.engines.slurm_job", str(handle.folder), handle.job]
+    assert arguments == ["exec", "python", "-m", "vit.training.engines.slurm_job", str(handle.folder), handle.job]
     assert f"export PYTHONPATH={shlex.quote(str(tmp_path / 'a b'))}" in lines
 
 

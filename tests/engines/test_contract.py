@@ -18,11 +18,11 @@ from ray_cluster import RayCluster
 from short_runs import endless, last_step, steps, temporary_runs_folder, tiny, until, weights
 
 from vit.errors import InvalidRun
-from vit.runs import control, registry
-from vit.runs.engines import contract
-from vit.runs.engines.contract import HERE, Handle, JobStatus, Request, Unreachable, read_handle
-from vit.training.metrics import read_metrics
-from vit.training.presets import train_config
+from vit.training.engines import contract
+from vit.training.engines.contract import HERE, Handle, JobStatus, Request, Unreachable, read_handle
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.presets import train_config
+from vit.training.runs import control, registry
 
 pytestmark = pytest.mark.slow
 
@@ -133,7 +133,7 @@ import sys
 import time
 sys.path[:0] = sys.argv[2:]
 import fake_cluster
-from vit.runs import control, registry
+from vit.training.runs import control, registry
 print(registry.find_run(sys.argv[1], patience=5).status, flush=True)
 control.stop(sys.argv[1])
 """

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from vit.runs.engines import ray
-from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import (
+from vit.training.engines import ray
+from vit.training.engines.clusters import Cluster
+from vit.training.engines.contract import (
     HANDLE,
     Handle,
     Request,
@@ -21,7 +21,7 @@ from vit.runs.engines.contract import (
     read_request,
     write_handle,
 )
-from vit.training.run_folder import read_json, write_json
+from vit.training.loop.run_folder import read_json, write_json
 
 RUN = "20261124-000000-a-0000"
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from pages.train_form.compute_target import free_text
-from vit.runs.engines import watch
-from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import Capacity, Share
-from vit.runs.engines.slurm import Slurm
+from vit.training.engines import watch
+from vit.training.engines.clusters import Cluster
+from vit.training.engines.contract import Capacity, Share
+from vit.training.engines.slurm import Slurm
 
 
 def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> Slurm:

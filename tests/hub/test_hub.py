@@ -19,8 +19,8 @@ from tiny_repository import REPOSITORY, ROOT, environment, images, without
 from torch import nn
 
 import vit
-from vit.checkpoints import hub
-from vit.checkpoints.hub import Name
+from vit.checkpoints.hub import models as hub
+from vit.checkpoints.hub.models import Name
 from vit.cli.main import main
 from vit.errors import InvalidCheckpoint, Unavailable
 

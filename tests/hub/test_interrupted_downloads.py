@@ -12,7 +12,7 @@ from hub_server import HubServer, refusal
 from tiny_repository import REPOSITORY, ROOT, environment
 
 import vit
-from vit.checkpoints import hub
+from vit.checkpoints.hub import models as hub
 
 
 def test_progress_grows_to_the_total(server: HubServer, published: str, files: dict[str, bytes]) -> None:

@@ -16,11 +16,12 @@ from tiny import LABELS
 from written_runs import write_run
 
 import vit
-from vit.checkpoints import download, hub
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.convert import convert
-from vit.checkpoints.hub_card import public_facts, write_hub_card
-from vit.checkpoints.push import plan_push, push
+from vit.checkpoints.hub import download
+from vit.checkpoints.hub import models as hub
+from vit.checkpoints.hub.hub_card import public_facts, write_hub_card
+from vit.checkpoints.hub.push import plan_push, push
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 

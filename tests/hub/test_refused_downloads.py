@@ -10,7 +10,7 @@ from hub_server import HubServer, refusal
 from tiny_repository import REPOSITORY, without
 
 import vit
-from vit.checkpoints import hub
+from vit.checkpoints.hub import models as hub
 from vit.errors import Unavailable
 from vit.paths import downloads_folder
 

@@ -11,7 +11,8 @@ from tiny_repository import images, without
 from torch import nn
 
 import vit
-from vit.checkpoints import download, hub
+from vit.checkpoints.hub import download
+from vit.checkpoints.hub import models as hub
 from vit.paths import downloads_folder
 
 INDEX = "model.safetensors.index.json"

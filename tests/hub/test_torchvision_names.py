@@ -13,8 +13,8 @@ from tiny import fill
 from torch import nn
 
 import vit
-from vit.checkpoints import hub
 from vit.checkpoints.families import torchvision as torchvision_family
+from vit.checkpoints.hub import models as hub
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit.training.config import TrainConfig
-from vit.training.distributed import Process, set_up_process
-from vit.training.presets import train_config
-from vit.training.trainer import Trainer
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.distributed import Process, set_up_process
+from vit.training.loop.presets import train_config
+from vit.training.loop.trainer import Trainer
 
 FEW: dict[str, Any] = dict(
     data="shapes", image_size=16, patch_size=4, dim=32, depth=2, heads=2, mlp_dim=64, limit=256, batch_size=64,

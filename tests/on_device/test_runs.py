@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.multiprocessing as several
 from small_runs import first_batch, gradients, noise_batch, small_config, trainer_of
 
-from vit.training.distributed import Process
+from vit.training.loop.distributed import Process
 
 
 class StopAfter(threading.Event):

@@ -14,11 +14,11 @@ from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.training.config import TrainConfig
-from vit.training.distributed import Process
-from vit.training.metrics import read_metrics
-from vit.training.presets import PRESETS, train_config
-from vit.training.trainer import Trainer
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.distributed import Process
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.presets import PRESETS, train_config
+from vit.training.loop.trainer import Trainer
 
 SHORT: dict[str, Any] = dict(
     data="shapes", image_size=16, limit=80, batch_size=16, crop_padding=2, epochs=2, compile=False, device="cpu",
@@ -71,6 +71,6 @@ def test_adapted_model_with_balanced_loss_trains(device: str, tmp_path: Path) ->
 def test_streamed_pictures_train(
     device: str, tmp_path: Path, few_pictures: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vit.training.pictures.memory_budget", lambda _: 0)
+    monkeypatch.setattr("vit.training.loop.pictures.memory_budget", lambda _: 0)
     config = train_config(**SMALL | {"data": few_pictures, "balance": "loss", "limit": None})
     assert_trains(config, device, tmp_path / "run")

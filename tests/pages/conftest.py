@@ -20,8 +20,8 @@ from pages.train_form import cost_preview
 from tests.pages.controls import new_page
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import Block, VisionTransformer
-from vit.runs import control as runs
-from vit.runs import registry
+from vit.training.runs import control as runs
+from vit.training.runs import registry
 
 ROOT = Path(__file__).parents[2]
 

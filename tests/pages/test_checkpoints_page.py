@@ -24,8 +24,9 @@ from pages.server import access
 from pages.shared import job_progress
 from tests.pages.controls import app_page, button, press, run, texts
 from vit import checkpoints
-from vit.checkpoints import hub, load, manage
-from vit.checkpoints.recommended import RECOMMENDED
+from vit.checkpoints import load, manage
+from vit.checkpoints.hub import models as hub
+from vit.checkpoints.hub.recommended import RECOMMENDED
 from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 

@@ -10,9 +10,9 @@ from streamlit.testing.v1 import AppTest
 
 from pages.looking import run_records
 from tests.pages.controls import app_page as opened
-from vit.runs import control as runs
-from vit.runs import registry
-from vit.runs.engines import watch
+from vit.training.engines import watch
+from vit.training.runs import control as runs
+from vit.training.runs import registry
 
 
 @pytest.fixture

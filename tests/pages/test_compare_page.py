@@ -20,8 +20,8 @@ from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES, shapes
 from vit.images import samples
 from vit.images.preprocess import Preprocess
-from vit.training.config import TrainConfig
-from vit.training.snapshot_writer import SnapshotWriter
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.snapshot_writer import SnapshotWriter
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.explain.methods import heatmap_of
 from vit.explain.recorded_pass import RecordedPass
+from vit.exports.contact_sheet import FEW_PICTURES, WITHOUT_CLASSES
 from vit.images import samples
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 from vit.images.preprocess import Preprocess
-from vit.view.contact_sheet import FEW_PICTURES, WITHOUT_CLASSES
 
 
 @pytest.fixture

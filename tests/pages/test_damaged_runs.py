@@ -24,10 +24,10 @@ from tests.pages.runs_page import show
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
-from vit.runs import error_report, registry
-from vit.training.config import TrainConfig
-from vit.training.run_folder import hold_run
-from vit.training.snapshot_writer import SnapshotWriter
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.run_folder import hold_run
+from vit.training.loop.snapshot_writer import SnapshotWriter
+from vit.training.runs import error_report, registry
 from vit.view.attention_snapshots import read_payload, read_snapshots
 
 ROOT = Path(__file__).parents[2]
@@ -237,9 +237,8 @@ def as_nobody(code: str) -> list[str]:
     """Run code as a user without rights, and return its output."""
     drop = "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     imports = f"import os, sys\nsys.path[:0] = {[str(ROOT), *sys.path]!r}\n"
-    imports += (
-        "from vit.errors import InvalidRun\nfrom vit.runs import control, registry\nfrom vit.training import presets\n"
-    )
+    imports += "from vit.errors import InvalidRun\nfrom vit.training.loop import presets\n"
+    imports += "from vit.training.runs import control, registry\n"
     imports += "control.resume, presets.PRESETS\n"  # modules are imported beforehand: the user may not read them
     told = subprocess.run([sys.executable, "-c", imports + drop + code], capture_output=True, text=True, cwd="/")
     assert told.returncode == 0, told.stderr

@@ -19,8 +19,8 @@ from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
 from vit.explain.occlusion import hide_patches
+from vit.exports import features_sheet
 from vit.images import samples
-from vit.view import features_sheet
 
 
 def shown(page: AppTest, **link: str) -> AppTest:

@@ -15,12 +15,12 @@ from pages.shared.escape import plain
 from tests.pages.controls import app_page, button, control, run
 from tests.pages.controls import train_page as opened
 from vit.errors import InvalidConfig
-from vit.runs import registry
-from vit.training import dry_run
-from vit.training.ladder import RUNGS, rung_config
-from vit.training.presets import train_config
-from vit.training.run_folder import hold_run
-from vit.training.train import train
+from vit.training.loop import dry_run
+from vit.training.loop.ladder import RUNGS, rung_config
+from vit.training.loop.presets import train_config
+from vit.training.loop.run_folder import hold_run
+from vit.training.loop.train import train
+from vit.training.runs import registry
 
 LINK = {"preset": "fine-tune", "data": "shapes", "init_from": "cifar10", "limit": "60", "epochs": "1"}
 

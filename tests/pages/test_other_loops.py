@@ -18,8 +18,8 @@ import vit
 from pages.looking import run_records
 from tests.pages.controls import app_page, texts
 from tests.pages.runs_page import option, show
-from vit.runs import registry
-from vit.training.metrics import read_metrics
+from vit.training.loop.metrics import read_metrics
+from vit.training.runs import registry
 from vit.view.attention_snapshots import list_epochs, read_payload
 from vit.view.payload import unpack
 

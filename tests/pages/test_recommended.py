@@ -7,8 +7,8 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared.escape import plain
 from tests.pages.controls import app_page
-from vit.checkpoints import hub
-from vit.checkpoints.recommended import RECOMMENDED
+from vit.checkpoints.hub import models as hub
+from vit.checkpoints.hub.recommended import RECOMMENDED
 from vit.errors import UserError
 
 ROOT = Path(__file__).parents[2]

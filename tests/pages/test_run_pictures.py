@@ -9,9 +9,9 @@ from streamlit.testing.v1 import AppTest
 from pages.looking import run_pictures
 from pages.server import access, uploaded_pictures
 from tests.pages.controls import app_page
-from vit.runs import registry
-from vit.training.presets import train_config
-from vit.training.train import train
+from vit.training.loop.presets import train_config
+from vit.training.loop.train import train
+from vit.training.runs import registry
 from vit.view import first_view
 
 ROOT = Path(__file__).parents[2]

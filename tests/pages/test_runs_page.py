@@ -29,9 +29,9 @@ from tests.pages.offered import payload_of
 from tests.pages.runs_page import option, show
 from vit.data.shapes import SHAPES
 from vit.errors import InvalidRun
-from vit.runs import control as runs
-from vit.runs import error_report, registry
-from vit.training.run_folder import hold_run
+from vit.training.loop.run_folder import hold_run
+from vit.training.runs import control as runs
+from vit.training.runs import error_report, registry
 
 
 @pytest.fixture

@@ -20,14 +20,14 @@ from pages.train_form.search import forecast
 from tests.pages.controls import control, name_of, texts, train_page
 from tests.pages.runs_page import option, show
 from vit.cli.parser import parser
-from vit.runs import control as runs
-from vit.runs import registry
-from vit.runs.search import control as searches
-from vit.runs.search import space
-from vit.runs.search.plan import SearchPlan
-from vit.training.dry_run import DryRun
-from vit.training.presets import PRESETS
-from vit.training.run_folder import hold_run
+from vit.training.loop.dry_run import DryRun
+from vit.training.loop.presets import PRESETS
+from vit.training.loop.run_folder import hold_run
+from vit.training.runs import control as runs
+from vit.training.runs import registry
+from vit.training.search import control as searches
+from vit.training.search import space
+from vit.training.search.plan import SearchPlan
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from PIL import Image
 from pages.shared import datasets, setting_names
 from pages.train_form import settings
 from pages.train_form.form import FIRST, LONGEST, PARTS, TrainForm
-from vit.training.presets import PRESETS
+from vit.training.loop.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 START = "/runs/50 % & more=?#+ü/checkpoints/best"

@@ -21,10 +21,10 @@ from vit.cli.training import merged_settings
 from vit.data import downloads
 from vit.devices import Device
 from vit.errors import InvalidDataset
-from vit.runs import registry
-from vit.training import augmentation_preview, dry_run
-from vit.training.config import TrainConfig
-from vit.training.presets import PRESETS, train_config
+from vit.training.loop import augmentation_preview, dry_run
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.presets import PRESETS, train_config
+from vit.training.runs import registry
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ import pytest
 
 from pages.shared import setting_names
 from pages.train_form import settings
-from vit.training.config import TrainConfig
+from vit.training.loop.config import TrainConfig
 
 
 def test_every_setting_has_one_place_on_the_page() -> None:

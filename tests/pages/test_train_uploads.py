@@ -16,10 +16,10 @@ from pages.train_form import data_picker
 from tests.pages.controls import button, control, open_to_a_network, pictures, run
 from tests.pages.controls import train_page as opened
 from tests.pages.pictures import png
-from vit.data import import_archive
-from vit.runs import registry
-from vit.training import run_folder
-from vit.training.presets import train_config
+from vit.data.archives import import_archive
+from vit.training.loop import run_folder
+from vit.training.loop.presets import train_config
+from vit.training.runs import registry
 
 STOP = "stop Unpacking and checking every picture"
 

@@ -9,9 +9,9 @@ from PIL import Image
 from torch import nn
 
 import vit
-from vit.runs import registry
-from vit.training.metrics import MetricsReader, Record
-from vit.training.run_writer import RunWriter
+from vit.training.loop.metrics import MetricsReader, Record
+from vit.training.loop.run_writer import RunWriter
+from vit.training.runs import registry
 
 CLASSES = ("apple", "bus", "cat")
 STEPS = 3  # of an epoch

@@ -11,8 +11,8 @@ import pytest
 from foreign_loop import new_model, records_of, run_of, train
 
 from vit.errors import InvalidRun
-from vit.runs import control, registry
-from vit.training.run_writer import RunWriter
+from vit.training.loop.run_writer import RunWriter
+from vit.training.runs import control, registry
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,7 +102,7 @@ def test_forked_process_writes_nothing(open_writer: Callable[..., RunWriter]) ->
 FORKED = """
 import os, sys
 import vit
-from vit.training.run_folder import is_alive
+from vit.training.loop.run_folder import is_alive
 writer = vit.RunWriter(sys.argv[1], epochs=2, steps_per_epoch=2)
 if not (child := os.fork()):
     sys.exit()  # through all that an interpreter does at its end

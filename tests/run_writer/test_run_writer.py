@@ -12,9 +12,9 @@ from tiny import difference
 
 import vit
 from vit.errors import InvalidConfig, InvalidRun
-from vit.training.metrics import best_epoch
-from vit.training.run_folder import RECORD_STEPS
-from vit.training.run_writer import RunWriter
+from vit.training.loop.metrics import best_epoch
+from vit.training.loop.run_folder import RECORD_STEPS
+from vit.training.loop.run_writer import RunWriter
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.payload import unpack
 

@@ -7,7 +7,7 @@ import pytest
 from noise_runs import describe
 from PIL import Image
 
-from vit.training.train import train
+from vit.training.loop.train import train
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from vit.training.config import TrainConfig
-from vit.training.metrics import read_metrics
-from vit.training.presets import train_config
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.presets import train_config
 
 # Everything that draws random numbers or has state, on a model that trains in a second.
 EVERYTHING: dict[str, Any] = dict(

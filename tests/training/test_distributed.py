@@ -9,17 +9,17 @@ import torch
 from noise_runs import describe, figures
 
 from vit.errors import InvalidConfig
-from vit.training.distributed import set_up_process
-from vit.training.presets import train_config
-from vit.training.train import train
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.presets import train_config
+from vit.training.loop.train import train
 
 pytestmark = pytest.mark.slow
 TWO = """
 import os, sys, torch
 from pathlib import Path
-from vit.training.config import TrainConfig
-from vit.training.train import train
-from vit.training.trainer import Trainer
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.train import train
+from vit.training.loop.trainer import Trainer
 rank, port, config, run = sys.argv[1:]
 os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

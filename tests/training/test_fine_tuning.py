@@ -11,11 +11,11 @@ from noise_runs import figures
 import vit
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidConfig
-from vit.training import fine_tuning, trainer
-from vit.training.config import TrainConfig
-from vit.training.fine_tuning import resolve
-from vit.training.presets import train_config
-from vit.training.train import train
+from vit.training.loop import fine_tuning, trainer
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.fine_tuning import resolve
+from vit.training.loop.presets import train_config
+from vit.training.loop.train import train
 
 pytestmark = pytest.mark.slow
 

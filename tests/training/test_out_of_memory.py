@@ -9,11 +9,11 @@ import torch
 from noise_runs import describe, figures
 
 from vit.model.transformer import VisionTransformer
-from vit.training.distributed import set_up_process
-from vit.training.metrics import read_metrics
-from vit.training.step import OutOfMemory
-from vit.training.train import train
-from vit.training.trainer import Trainer
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.step import OutOfMemory
+from vit.training.loop.train import train
+from vit.training.loop.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 

@@ -19,17 +19,17 @@ from patience import until
 
 import vit
 from vit.cli.main import main
-from vit.data import class_names
+from vit.data.layouts import class_names
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
 from vit.files import replaced
-from vit.training import trainer
-from vit.training.config import TrainConfig
-from vit.training.distributed import set_up_process
-from vit.training.evaluation import Evaluation
-from vit.training.metrics import read_metrics
-from vit.training.run_folder import restart_hint
-from vit.training.train import train
-from vit.training.trainer import Trainer
+from vit.training.loop import trainer
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.evaluation import Evaluation
+from vit.training.loop.metrics import read_metrics
+from vit.training.loop.run_folder import restart_hint
+from vit.training.loop.train import train
+from vit.training.loop.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 

@@ -15,14 +15,14 @@ import vit
 from vit.checkpoints import abstention
 from vit.data import pictures
 from vit.errors import InvalidConfig, InvalidDataset
-from vit.training.calibration import calibrated
-from vit.training.distributed import set_up_process
-from vit.training.evaluation import evaluate_checkpoint
-from vit.training.metrics import bottleneck, read_metrics
-from vit.training.presets import train_config
-from vit.training.step import TrainStep
-from vit.training.train import Diverged, train
-from vit.training.trainer import Trainer
+from vit.training.loop.calibration import calibrated
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.evaluation import evaluate_checkpoint
+from vit.training.loop.metrics import bottleneck, read_metrics
+from vit.training.loop.presets import train_config
+from vit.training.loop.step import TrainStep
+from vit.training.loop.train import Diverged, train
+from vit.training.loop.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -186,7 +186,7 @@ def test_streamed_pictures_train_the_same_weights(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(describe(folder, epochs=1), tmp_path / "resident")
-    monkeypatch.setattr("vit.training.pictures.memory_budget", lambda device: 0)
+    monkeypatch.setattr("vit.training.loop.pictures.memory_budget", lambda device: 0)
     train(describe(folder, epochs=1, workers=0), tmp_path / "streamed")
     assert weights(tmp_path / "resident") == weights(tmp_path / "streamed")
     assert "data_per_second" in last_step(tmp_path / "streamed"), "it was not streamed"
@@ -208,11 +208,11 @@ def test_run_records_the_speed_of_decoding_and_of_learning(
         now[0] += decoding
         return decode(*picture)
 
-    for place in ("vit.training.recorder.clock", "vit.data.pictures.clock"):
+    for place in ("vit.training.loop.recorder.clock", "vit.data.pictures.clock"):
         monkeypatch.setattr(place, lambda: now[0])
     monkeypatch.setattr(TrainStep, "gradients", learn)
     monkeypatch.setattr(pictures, "as_tensor", cut)
-    monkeypatch.setattr("vit.training.pictures.memory_budget", lambda device: 0)
+    monkeypatch.setattr("vit.training.loop.pictures.memory_budget", lambda device: 0)
     train(describe(folder, epochs=1, workers=0), tmp_path / "run")
     pace = last_step(tmp_path / "run")  # of batches of eight
     assert pace["data_per_second"] == pytest.approx(1 / decoding, abs=0.1)

@@ -12,7 +12,7 @@ from tests.browser.serving import ROOT
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.explain.record import record
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 from vit.view.lesson import lesson
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack

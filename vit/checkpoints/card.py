@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit.checkpoints.families import huggingface
-from vit.checkpoints.json_documents import dump_json
+from vit.checkpoints.formats.json_documents import dump_json
 from vit.model.config import ViTConfig
 
 

@@ -22,7 +22,7 @@ from vit.checkpoints.card import write_card
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS, Checkpoint
 from vit.checkpoints.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchvision
 from vit.checkpoints.families.target import ConvertedModel, Target
-from vit.checkpoints.json_documents import dump_json
+from vit.checkpoints.formats.json_documents import dump_json
 from vit.checkpoints.save import safetensors_pieces, save_checkpoint
 from vit.errors import UserError
 from vit.files import replaced

@@ -24,8 +24,8 @@ from vit.checkpoints.checkpoint import (
     old_folder,
     reason_of,
 )
+from vit.checkpoints.formats.weight_files import MAX_TEXT, is_shard, read_index, weights_among
 from vit.checkpoints.label_files import holds_labels
-from vit.checkpoints.weight_files import MAX_TEXT, is_shard, read_index, weights_among
 from vit.errors import InvalidCheckpoint
 from vit.paths import split_part
 from vit.untrusted import brief, brief_list

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from vit.checkpoints.json_documents import read_json
+from vit.checkpoints.formats.json_documents import read_json
 from vit.untrusted import spend
 
 _FILE = re.compile(r"(?i)(.*[\W_])?(labels?|class(es)?|categories|id2label|label2id|synsets?)([\W_].*)?\.(txt|json)")

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from vit.checkpoints import hub, recognition
+from vit.checkpoints import recognition
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import (
     CARD,
@@ -32,13 +32,14 @@ from vit.checkpoints.families import clip, torchvision
 from vit.checkpoints.families.heads import purpose
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.families.timm_preprocess import with_arguments
-from vit.checkpoints.file_entries import MAX_NAME, MAX_NAMES
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
-from vit.checkpoints.json_documents import read_json
+from vit.checkpoints.formats.file_entries import MAX_NAME, MAX_NAMES
+from vit.checkpoints.formats.json_documents import read_json
+from vit.checkpoints.formats.weight_files import CLASSES, TRAINING, Header, Weights, read_header, read_tensors
+from vit.checkpoints.hub import models as hub
 from vit.checkpoints.label_files import holds_labels, labels_of
 from vit.checkpoints.recognition import ParsedCheckpoint
-from vit.checkpoints.weight_files import CLASSES, TRAINING, Header, Weights, read_header, read_tensors
 from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
 from vit.images.preprocess import Preprocess

@@ -29,11 +29,11 @@ from vit.checkpoints.checkpoint import (
     Checkpoint,
     reason_of,
 )
-from vit.checkpoints.json_documents import read_json
+from vit.checkpoints.formats.json_documents import read_json
+from vit.checkpoints.formats.weight_files import MAX_TEXT, SAVE, SUFFIXES, weights_among
 from vit.checkpoints.label_files import holds_labels
 from vit.checkpoints.load import summarise
 from vit.checkpoints.save import save_checkpoint
-from vit.checkpoints.weight_files import MAX_TEXT, SAVE, SUFFIXES, weights_among
 from vit.errors import InvalidCheckpoint, UserError
 from vit.files import remove_folder, replaced
 from vit.paths import checkpoints_folder

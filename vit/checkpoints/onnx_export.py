@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.json_documents import dump_json
+from vit.checkpoints.formats.json_documents import dump_json
 from vit.files import replaced
 from vit.model.transformer import VisionTransformer
 

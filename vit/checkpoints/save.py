@@ -30,7 +30,7 @@ from vit.checkpoints.families import huggingface
 from vit.checkpoints.families.family import build_config
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.fingerprint import fingerprint
-from vit.checkpoints.json_documents import dump_json, read_json
+from vit.checkpoints.formats.json_documents import dump_json, read_json
 from vit.checkpoints.load import summarise
 from vit.errors import InvalidCheckpoint, UserError
 from vit.files import check_locks, wait_for_lock

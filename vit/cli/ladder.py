@@ -12,15 +12,15 @@ from vit.cli.training import merged_settings
 from vit.errors import InvalidConfig
 from vit.paths import runs_folder
 from vit.progress import progress_bar
-from vit.runs.command_line import command_line
-from vit.runs.launch_checks import with_absolute_paths
-from vit.training import dry_run, ladder
-from vit.training.config import TrainConfig
-from vit.training.distributed import set_up_process
-from vit.training.ladder import RUNGS, RungResult
-from vit.training.presets import checkpoint_name, train_config
-from vit.training.run_folder import new_id, read_json
-from vit.training.train import train
+from vit.training.loop import dry_run, ladder
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.distributed import set_up_process
+from vit.training.loop.ladder import RUNGS, RungResult
+from vit.training.loop.presets import checkpoint_name, train_config
+from vit.training.loop.run_folder import new_id, read_json
+from vit.training.loop.train import train
+from vit.training.runs.command_line import command_line
+from vit.training.runs.launch_checks import with_absolute_paths
 
 
 def run_ladder(options: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module = import_module(f"vit.cli.{COMMANDS[options.command].module}")
         # runs opens no pictures, so it does not wait for the imaging libraries.
         if options.command != "runs":
-            import_module("vit.images.decode").silence_libraries()
+            import_module("vit.images.files.decode").silence_libraries()
         getattr(module, f"run_{options.command}")(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe, as `head` does

@@ -14,9 +14,9 @@ from vit.cli.documents import facts_of
 from vit.errors import InvalidConfig, UserError
 from vit.explain import features, head_census, method_ranking
 from vit.progress import pictures_bar
-from vit.runs.error_search import write
-from vit.training.calibration import LEAST_PICTURES, calibrate
-from vit.training.evaluation import evaluate_checkpoint
+from vit.training.loop.calibration import LEAST_PICTURES, calibrate
+from vit.training.loop.evaluation import evaluate_checkpoint
+from vit.training.runs.error_search import write
 
 
 def run_evaluate(options: argparse.Namespace) -> None:

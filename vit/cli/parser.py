@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, NoReturn, get_args
 from vit.explain.methods import METHODS
 from vit.explain.names import SIGNED, STATISTICS
 from vit.explain.settings import Direction, Fusion
-from vit.training import presets
-from vit.training.ladder import RUNGS
+from vit.training.loop import presets
+from vit.training.loop.ladder import RUNGS
 
 FUSIONS: tuple[str, ...] = get_args(Fusion)
 DIRECTIONS: tuple[str, ...] = get_args(Direction)  # the first is the default

@@ -9,8 +9,8 @@ from PIL import Image
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.input_sizes import resized, size_near
 from vit.errors import InvalidImage, UserError
-from vit.images import tiff
-from vit.images.decode import decode_image, used_range
+from vit.images.files import tiff
+from vit.images.files.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from vit import progress as bars
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import CONFIG
-from vit.checkpoints.push import Plan, plan_push, push
+from vit.checkpoints.hub.push import Plan, plan_push, push
 from vit.errors import InvalidRun, UserError
-from vit.runs import control, registry
-from vit.training.run_folder import is_alive
+from vit.training.loop.run_folder import is_alive
+from vit.training.runs import control, registry
 
 
 def run_push(options: argparse.Namespace) -> None:

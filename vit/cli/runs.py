@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 from vit.errors import UserError
-from vit.runs import control, registry
-from vit.training.metrics import MetricsReader, final_test, progress
+from vit.training.loop.metrics import MetricsReader, final_test, progress
+from vit.training.runs import control, registry
 
 
 def run_runs(options: argparse.Namespace) -> None:

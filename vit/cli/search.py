@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
 from vit.errors import InvalidConfig, UserError
-from vit.runs.engines.contract import HERE
-from vit.runs.launch_checks import devices_of_setting
-from vit.runs.registry import Run
-from vit.runs.search import control, plan, space
-from vit.runs.search.control import Search
-from vit.training.metrics import MetricsReader, Record, best_epoch, evaluations, final_test
-from vit.training.presets import PRESETS, train_config
+from vit.training.engines.contract import HERE
+from vit.training.loop.metrics import MetricsReader, Record, best_epoch, evaluations, final_test
+from vit.training.loop.presets import PRESETS, train_config
+from vit.training.runs.launch_checks import devices_of_setting
+from vit.training.runs.registry import Run
+from vit.training.search import control, plan, space
+from vit.training.search.control import Search
 
 _POLL_SECONDS = 1.0  # [s]
 _TRIALS = plan.SearchPlan.model_fields["trials"].default

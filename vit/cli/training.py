@@ -10,14 +10,14 @@ from typing import Any
 from vit.data.folders import is_packed, list_files
 from vit.errors import InvalidConfig
 from vit.paths import runs_folder
-from vit.runs.control import launch
-from vit.runs.engines.contract import HERE
-from vit.runs.launch_checks import devices_of_setting, with_absolute_paths
-from vit.training.config import TrainConfig
-from vit.training.presets import PRESETS, describe, run_name, train_config
-from vit.training.run_folder import check_folder_name, new_id, read_json
+from vit.training.engines.contract import HERE
+from vit.training.loop.config import TrainConfig
+from vit.training.loop.presets import PRESETS, describe, run_name, train_config
+from vit.training.loop.run_folder import check_folder_name, new_id, read_json
+from vit.training.loop.train import train
+from vit.training.runs.control import launch
+from vit.training.runs.launch_checks import devices_of_setting, with_absolute_paths
 from vit.training.trackers import plugin
-from vit.training.train import train
 
 _SHOWN_CLASSES = 20
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from vit.cli.main import OUT_OF_MEMORY
 from vit.out_of_memory import describe_exit, kills, prefer_for_oom_kill
-from vit.training.run_folder import ENGINE, SUPERVISED
+from vit.training.loop.run_folder import ENGINE, SUPERVISED
 
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, from linux/prctl.h

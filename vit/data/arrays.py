@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vit.data.archive_readers import Budget, list_members, read_chunks
-from vit.data.split_names import Kind, split_name
+from vit.data.archives.archive_readers import Budget, list_members, read_chunks
+from vit.data.layouts.split_names import Kind, split_name
 from vit.errors import InvalidDataset
 from vit.images.encode import encode_image
 from vit.untrusted import brief, brief_list, spend

@@ -29,7 +29,7 @@ from vit.data.readable import Opened
 from vit.data.shapes import SHAPES, shapes
 from vit.data.splits import choose_evenly, hold_out, random_subset, test_count, validation_count
 from vit.errors import InvalidDataset, InvalidImage
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.paths import split_part
 from vit.progress import progress_bar

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit.data import shards
-from vit.data.class_levels import choose_level
-from vit.data.class_names import names_of
 from vit.data.file_names import PICTURES as PICTURES
 from vit.data.file_names import Parts
-from vit.data.folder_structure import Content, Layout, has_splits, pictures_of
-from vit.data.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
+from vit.data.layouts.class_levels import choose_level
+from vit.data.layouts.class_names import names_of
+from vit.data.layouts.folder_structure import Content, Layout, has_splits, pictures_of
+from vit.data.layouts.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
 from vit.data.picture_trees import DiskTree
 from vit.data.splits import hold_out, test_count, validation_count
 from vit.data.tables import MOST_BYTES
@@ -23,7 +23,7 @@ class Files(NamedTuple):
     """The pictures of a folder as (file, label) per split.
 
     Attributes:
-        classes: display names, see `vit.data.class_names`, in the order of their folders.
+        classes: display names, see `vit.data.layouts.class_names`, in the order of their folders.
         left_out: pictures in no class or of other formats, for people.
         notes: assumptions about the folder, for people.
         folders: names of the classes without display names: their folders' names, or those in a table.
@@ -45,10 +45,10 @@ def list_files(path: Path, only_test: bool = False) -> Files:
 
     Class folders may be directly in `path`: then a tenth of each class is for testing, and a part of the rest for
     validation. They may be below folders for training and testing (or validation instead of testing), with names that
-    `vit.data.split_names` knows: then a part of the former is for validation. Or they may be below three such folders.
-    A part is 5% of a class and at least 10 pictures, but no more than a fifth. All are chosen with a fixed seed: the
-    same files give the same splits. Without class folders, a table beside the pictures or the file names determine the
-    classes, see `vit.data.labelled_files`.
+    `vit.data.layouts.split_names` knows: then a part of the former is for validation. Or they may be below three such
+    folders. A part is 5% of a class and at least 10 pictures, but no more than a fifth. All are chosen with a fixed
+    seed: the same files give the same splits. Without class folders, a table beside the pictures or the file names
+    determine the classes, see `vit.data.layouts.labelled_files`.
 
     Args:
         path: the folder, or PATH#2 if the classes are the folders within the class folders, and so on.

@@ -7,8 +7,8 @@ from os.path import splitext
 from pathlib import Path
 from typing import Literal
 
-from vit.data.companions import NO_PICTURES, companions_among, parse, parse_folder
 from vit.data.file_names import Parts, is_ignored, is_picture, is_table
+from vit.data.layouts.companions import NO_PICTURES, companions_among, parse, parse_folder
 from vit.untrusted import spend
 
 

@@ -12,8 +12,8 @@ resumed run continues exactly. Pictures in parquet files are compressed together
 A label is a number from 0, or a name; names are numbered in alphabetical order. Pictures without a label are left out
 and counted, and so are those with the label -1 in parquet, which hides the labels of test pictures on the Hub.
 
-A word in a file's name, else in its folder's, determines its split, see `vit.data.split_names`; all other files are for
-training.
+A word in a file's name, else in its folder's, determines its split, see `vit.data.layouts.split_names`; all other files
+are for training.
 Source of the layouts: github.com/webdataset/webdataset, README; features `Image` and `ClassLabel` of Hugging Face's
 `datasets` 4.
 """
@@ -36,13 +36,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vit.data import arrays
-from vit.data.archive_readers import DAMAGE, Budget
-from vit.data.class_names import FILE as CLASSES
-from vit.data.class_names import MAX_NAME
+from vit.data.archives.archive_readers import DAMAGE, Budget
 from vit.data.file_names import PICTURES
+from vit.data.layouts.class_names import FILE as CLASSES
+from vit.data.layouts.class_names import MAX_NAME
+from vit.data.layouts.split_names import Kind, split_name
 from vit.data.picture_trees import DiskTree, pictures_below
 from vit.data.readable import stamps_of
-from vit.data.split_names import Kind, split_name
 from vit.errors import InvalidDataset, UserError
 from vit.files import replaced
 from vit.progress import tqdm

@@ -17,7 +17,7 @@ from vit.data.folders import Files, is_packed, list_files
 from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures
 from vit.data.splits import interleave_classes
 from vit.errors import InvalidDataset, InvalidImage
-from vit.images.decode import decode_image, used_range
+from vit.images.files.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
 from vit.paths import dataset_folder
 from vit.untrusted import spend

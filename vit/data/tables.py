@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from vit.data.name_encodings import UTF8, encoding_of
+from vit.data.archives.name_encodings import UTF8, encoding_of
 from vit.untrusted import parse_json, spend
 
 MOST_BYTES = 32 << 20  # of a file; a million COCO annotations may exceed it, and are not read

@@ -19,7 +19,7 @@ from vit.errors import InvalidImage, UserError
 from vit.explain.head_statistics import Statistic, names, statistics
 from vit.explain.names import STATISTICS, display_name, format_statistic
 from vit.explain.record import AttentionRecord
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.cost import count_tokens, pass_seconds
 from vit.model.transformer import VisionTransformer

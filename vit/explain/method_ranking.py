@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
-from vit.data.labels import match_classes
+from vit.data.layouts.labels import match_classes
 from vit.data.pictures import first_batches
 from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
 from vit.explain.methods import METHODS, heatmap_of

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
-    from vit.images.decode import decode_frames
+    from vit.images.files.decode import decode_frames
     from vit.images.preprocess import Preprocess
 
 __all__, __getattr__ = names_of(__name__, __path__)

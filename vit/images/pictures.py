@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from vit.errors import InvalidImage
-from vit.images.decode import decode_image
+from vit.images.files.decode import decode_image
 
 
 def picture_of(picture: Any) -> Image.Image:

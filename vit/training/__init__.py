@@ -1,4 +1,4 @@
-"""Training: an attempt of a run, its training loop, and the files it writes to the run's folder."""
+"""Training: the loop, runs, engines that compute them, searches, and trackers."""
 
 from vit.lazy import names_of
 

@@ -11,7 +11,7 @@ from vit.devices import memory
 from vit.errors import InvalidImage
 from vit.explain.record import AttentionRecord, Precision, record
 from vit.explain.record import with_logits as record_answered
-from vit.images.decode import decode_frames
+from vit.images.files.decode import decode_frames
 from vit.images.geometry import Geometry
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig

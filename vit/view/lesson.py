@@ -19,8 +19,8 @@ from PIL import Image
 
 from vit.errors import UserError
 from vit.images import samples
-from vit.images.decode import decode_image
 from vit.images.encode import encode_image
+from vit.images.files.decode import decode_image
 from vit.untrusted import parse_json
 from vit.view import lesson_weights
 from vit.view.overlay import COLORMAPS

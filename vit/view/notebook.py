@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from vit.checkpoints import abstention
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.in_memory import checkpoint_from_module
 from vit.checkpoints.input_sizes import size_near
 from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.modules.in_memory import checkpoint_from_module
 from vit.errors import UserError
 from vit.explain.attention_tensors import record_of_attention
 from vit.explain.heatmap import find_token

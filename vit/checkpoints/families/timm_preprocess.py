@@ -88,7 +88,7 @@ def with_arguments(preprocess: Preprocess, why: str, document: Mapping[str, Any]
 
     Args:
         why: reason for the preprocessing, which is not stated.
-        document: see `vit.checkpoints.pickles`.
+        document: see `vit.checkpoints.formats.pickles`.
 
     Returns:
         The preprocessing, and the reason for what the arguments do not state; "" if they state everything.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from vit.checkpoints.checkpoint import CONFIG, VOCABULARIES, Checkpoint, reads_text
 from vit.checkpoints.custom_classes import CustomClasses
-from vit.checkpoints.json_documents import read_json
+from vit.checkpoints.formats.json_documents import read_json
 from vit.checkpoints.text_tower import load_text_tower
 from vit.errors import InvalidCheckpoint, UserError
 from vit.model.heads import CosineHead

@@ -18,8 +18,8 @@ import traceback
 from pathlib import Path
 
 from vit.errors import UserError
-from vit.training.metrics import MetricsReader, Record
-from vit.training.run_folder import read_json, write_json
+from vit.training.loop.metrics import MetricsReader, Record
+from vit.training.loop.run_folder import read_json, write_json
 from vit.training.trackers.plugin import Point, RunFacts, Tracker, find, installed
 from vit.untrusted import is_text, is_whole
 

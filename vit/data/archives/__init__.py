@@ -1,0 +1,5 @@
+"""Archives of pictures: names, readers, and unpacking."""
+
+from vit.lazy import names_of
+
+__all__, __getattr__ = names_of(__name__, __path__)
