@@ -6,6 +6,7 @@ under CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
 import os
 import platform
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -89,6 +90,13 @@ def memory() -> tuple[int, int]:
     if resource is not None and (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         most.append((limit, limit - psutil.Process().memory_info().vms))
     return min(total for total, _ in most), max(min(free for _, free in most), 1)
+
+
+def peak_memory() -> int:
+    """Return the largest size of this process so far [bytes]; 0 if unknown."""
+    if resource is None:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _limits(groups: Path, root: Path) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,6 @@ python -m vit.training.loop.dry_run_process time|overfit|features < request.json
 
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from vit.data.datasets import Dataset
 from vit.data.pictures import InMemoryPictures
+from vit.devices import peak_memory
 from vit.errors import UserError
 from vit.out_of_memory import describe_failure, is_out_of_memory
 from vit.training.loop import probe, trainer
@@ -92,7 +92,7 @@ def _time_steps(config: TrainConfig, classes: int, batch: int) -> Iterator[dict[
         for part in images[:, :, : model.image_size[0], : model.image_size[1]].chunk(update.parts):
             update.model(run.data.normalise(part)).logits.sum().item()
     forward, device = time.perf_counter() - started, run.process.device
-    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else _peak_memory()
+    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else peak_memory()
     yield {
         "seconds": min(steps),  # the first one includes set-up
         "forward": forward,
@@ -100,11 +100,6 @@ def _time_steps(config: TrainConfig, classes: int, batch: int) -> Iterator[dict[
         "budget": memory_budget(device),
         "parts": update.parts,
     }
-
-
-def _peak_memory() -> int:
-    """Return the largest size of this process so far [bytes]."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
