@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vit.model.attention import HeadInputs, Hook
-from vit.model.cost import CACHED_NUMBERS, Progress, images_per_batch, pass_seconds
+from vit.model.cost import CACHED_NUMBERS, Progress, pass_seconds
 from vit.model.cpu import onednn
 from vit.model.transformer import Step, VisionTransformer
 
@@ -111,7 +111,7 @@ def importance(
 def importance_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
     """Estimate the duration of `importance` for an input (height, width) [px] in seconds."""
     passes = model.config.depth * model.config.heads / 2  # on average, a variant runs half of the blocks
-    return pass_seconds(model, size, passes, images_per_batch(model.config, size))
+    return pass_seconds(model, size, passes)
 
 
 def _ablate_each_head(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Tensor:

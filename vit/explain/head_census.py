@@ -130,7 +130,7 @@ def batch_size(checkpoint: Checkpoint, preprocess: Preprocess) -> int:
 
 def seconds(checkpoint: Checkpoint, preprocess: Preprocess, count: int) -> float:
     """Estimate the duration of statistics over `count` pictures [s]."""
-    return _PASSES * pass_seconds(checkpoint.model, preprocess.size, count, batch_size(checkpoint, preprocess))
+    return _PASSES * pass_seconds(checkpoint.model, preprocess.size, count)
 
 
 def pictures_of(

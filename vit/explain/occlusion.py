@@ -94,4 +94,4 @@ def occlusion(
 def occlusion_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
     """Estimate the duration of `occlusion` for an input (height, width) [px] in seconds."""
     patches = (size[0] // model.config.patch_size) * (size[1] // model.config.patch_size)
-    return pass_seconds(model, size, patches, images_per_batch(model.config, size))
+    return pass_seconds(model, size, patches)

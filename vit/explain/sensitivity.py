@@ -156,7 +156,7 @@ def _agrees_in_bfloat16(model: VisionTransformer, pixels: Tensor, target: int) -
 
 def seconds(model: VisionTransformer, size: Size, count: int) -> float:
     """Estimate the duration of `score_drops` with `count` masks for an input (height, width) [px]: seconds."""
-    return pass_seconds(model, size, 1 + count, images_per_batch(model.config, size))
+    return pass_seconds(model, size, 1 + count)
 
 
 def masks_are_informative(drops: Tensor) -> bool:

@@ -34,23 +34,23 @@ def products(config: ViTConfig, size: Size) -> float:
     return config.depth * config.dim * (2 * tokens * matrices + 1.3 * 4 * tokens**2)
 
 
-def pass_seconds(model: VisionTransformer, size: Size, passes: float = 1, per_batch: int = _TIMED_TOKENS) -> float:
+def pass_seconds(model: VisionTransformer, size: Size, passes: float = 1) -> float:
     """Estimate the duration of forward passes on this machine [s].
 
     The first call for an architecture times a batch three times, at a smaller input size if one pass takes long. The
     fastest counts: the first one includes set-up, and other programs use the machine.
 
     Args:
-        passes: number of pictures that pass through the whole model.
-        per_batch: maximum batch size of the work; small pictures take a third of the time in batches.
+        passes: number of pictures that pass through the whole model, in batches: small ones take three times as long
+            one by one.
     """
     config, weight = model.config, next(model.parameters())
     sides = (patches * config.patch_size for patches in _TIMED_SIDES)
     smaller = [(min(size[0], side), min(size[1], side)) for side in sides]
     timed = next((one for one in (size, *smaller) if products(config, one) <= _TIMED_PRODUCTS), smaller[-1])
-    fitting = min(_TIMED_TOKENS // count_tokens(config, timed), int(_TIMED_PRODUCTS / products(config, timed)))
-    count = max(1, min(per_batch, fitting))
-    key = config, weight.device, weight.dtype, timed, count  # not the weights: a reloaded model is not timed again
+    most = min(_TIMED_TOKENS // count_tokens(config, timed), int(_TIMED_PRODUCTS / products(config, timed)))
+    count = max(1, most)
+    key = config, weight.device, weight.dtype, timed  # not the weights: a reloaded model is not timed again
     if key not in _rates:
         pixels = torch.zeros(count, config.channels, *timed, device=weight.device, dtype=weight.dtype)
         _rates[key] = min(_timed(model, pixels) for _ in range(3)) / (count * products(config, timed))

@@ -173,7 +173,7 @@ def expected_seconds(checkpoint: Checkpoint, size: Size) -> float:
     """
     if products(checkpoint.config, size) <= _NOT_TIMED:
         return 0.0
-    return pass_seconds(checkpoint.model, size, per_batch=1)
+    return pass_seconds(checkpoint.model, size)
 
 
 _NOT_TIMED = 50e9  # multiply-adds, about a second on a two-core CPU; ViT-B/16 at 224 px has 35e9
