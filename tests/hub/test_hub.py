@@ -305,7 +305,7 @@ def test_damaged_note_of_the_source_is_ignored(server: HubServer, published: str
 @pytest.mark.slow
 def test_network_libraries_are_imported_only_when_needed() -> None:
     script = (
-        "import sys, vit; from vit.checkpoints import hub\n"
+        "import sys, vit; from vit.checkpoints.hub import models as hub\n"
         "vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b')\n"
         "assert not {'huggingface_hub', 'httpx2', 'torchvision.models'} & sys.modules.keys()"
     )

@@ -64,7 +64,7 @@ def test_killed_process_leaves_no_checkpoint_and_the_next_resumes(
     server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     wait = "lambda *_: (print('on', flush=True), time.sleep(60))"
-    script = f"import sys, time; from vit.checkpoints import hub; hub.fetch(sys.argv[1], {wait})"
+    script = f"import sys, time; from vit.checkpoints.hub import models as hub; hub.fetch(sys.argv[1], {wait})"
     with subprocess.Popen(
         [sys.executable, "-c", script, REPOSITORY], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
     ) as process:
