@@ -217,7 +217,7 @@ def test_cancelling_a_dry_run_ends_its_process(page: Page, url: str, places: dic
     page.goto(f"{url}/train?size=L%2F16&image_size=224&patch_size=16")
     page.get_by_role("button", name="Try a few steps").click()
     cancel = page.get_by_role("button", name="Cancel")
-    expect(page.get_by_text("Trying a few steps…")).to_be_visible()
+    expect(page.get_by_text("Trying a few steps: 0 of 3…")).to_be_visible()
     cancel.click()
     expect(page.get_by_text("Cancelled.")).to_be_visible()
     expect(cancel).not_to_be_attached()
