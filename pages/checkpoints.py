@@ -10,16 +10,15 @@ import streamlit as st
 
 from pages.links import address, navigation, session
 from pages.links.page_links import CheckpointsLink, ExploreLink
-from pages.looking import fetching, loading, run_records
-from pages.server import access, zip_downloads
-from pages.shared import button_actions, download_buttons, pushing, uploaders
+from pages.looking import checkpoint_list, fetching, loading
+from pages.server import access
+from pages.shared import button_actions, datasets, download_buttons, pushing, trained_models, uploaders, zip_downloads
 from pages.shared.escape import plain, with_code
 from vit import checkpoints
 from vit.checkpoints import manage
 from vit.checkpoints.formats import weight_files
 from vit.checkpoints.hub import models as hub
 from vit.errors import UserError
-from vit.training.runs import registry
 from vit.untrusted import limit_work
 from vit.view import lesson
 
@@ -49,7 +48,7 @@ def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
                 "Size": info.size / 1e6,
                 "Classes": info.labels or None,
                 "File from": "this app" if info.family == "saved" else info.family,
-                "Trained on": run_records.dataset_label(str(info.facts.get("data", ""))),
+                "Trained on": datasets.label(str(info.facts.get("data", ""))),
                 "Note": "Heads unknown" if info.choices else "Cannot be opened" if info.problem else "",
             }
         )
@@ -96,9 +95,7 @@ def show(info: CheckpointInfo) -> None:
         closed = bool(info.problem) and not info.choices
         navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=info.name).to_query(), disabled=closed)
         size = f"{info.size / 1e6:,.1f} MB"
-        zip_downloads.link(
-            f"Download ({size})", zip_downloads.CHECKPOINT, info.name, "Every file of its folder, in one ZIP."
-        )
+        zip_downloads.link(f"Download ({size})", info.name, "Every file of its folder, in one ZIP.")
         if info.family == "saved" and "/" not in info.name:
             pushing.button(info.folder, info.name)
         if info.labels and not closed and info.params <= lesson.MAX_PARAMETERS:
@@ -137,7 +134,7 @@ def offer_lesson(info: CheckpointInfo) -> None:
 
 def change_name(name: str, new: str) -> bool:
     """Rename a checkpoint unless a waiting run starts from it."""
-    registry.check_not_awaited(name)
+    trained_models.check_not_awaited(name)
     manage.rename(name, new)
     return True
 
@@ -160,7 +157,7 @@ def confirm_deletion(info: CheckpointInfo) -> None:
     st.caption("It can be fetched again." if fetched else "Runs keep their own checkpoints.")
 
     def delete() -> None:
-        registry.check_not_awaited(info.name)
+        trained_models.check_not_awaited(info.name)
         (hub.remove if fetched else manage.delete)(info.name)
 
     button_actions.confirm_or_keep("Delete", act, (f"{info.name} was deleted.", delete))
@@ -232,7 +229,7 @@ def add(files: list[UploadedFile]) -> None:
             {file.name: uploaders.opened(file) for file in files},
             name,
             None,
-            access.limits().free_bytes,
+            access.free_bytes(),
         )
     state = session.of(session.Checkpoints)
     state.refused = not added
@@ -248,7 +245,7 @@ if refused:
     st.container()  # in place of the outcome, so that later elements keep their positions
 else:
     button_actions.show_outcome()
-every = loading.list_checkpoints().every
+every = checkpoint_list.list_checkpoints().every
 if every:
     show(choose(every))
 else:

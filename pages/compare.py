@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from pages.comparison import contact_sheet, from_explore, side_by_side
 from pages.links import link_controls, navigation
 from pages.looking import loading
+from pages.looking.comparison import contact_sheet, from_explore, side_by_side
 
 navigation.start_page("compare", at_first=from_explore.link)
 

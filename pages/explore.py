@@ -11,8 +11,9 @@ from pages.components import viewer
 from pages.links import address, link_controls, navigation, session
 from pages.links.page_links import ExploreLink
 from pages.links.source import Source
-from pages.looking import class_source, loading, map_exports, method_choice, token_features
-from pages.panels import (
+from pages.looking import checkpoint_list, loading, map_exports, token_features
+from pages.looking.controls import class_source, method_choice
+from pages.looking.panels import (
     checkpoint_picker,
     downloads,
     faithfulness,
@@ -25,7 +26,7 @@ from pages.panels import (
     welcome,
     what_if,
 )
-from pages.panels import heads as head_panel
+from pages.looking.panels import heads as head_panel
 from pages.server import first_html, uploaded_pictures
 from pages.shared.escape import plain, with_code
 from vit.errors import UserError
@@ -35,7 +36,7 @@ from vit.view import overlay
 from vit.view.selection import Selection
 
 if TYPE_CHECKING:
-    from pages.looking.method_choice import Example, MethodChoice
+    from pages.looking.controls.method_choice import Example, MethodChoice
     from pages.streamlit_internals.types import DeltaGenerator
     from vit.explain.record import AttentionRecord
     from vit.view.explanation import Explanation
@@ -236,9 +237,9 @@ def show_panel(example: Example, choice: Any, selection: Selection, panel: str) 
 
 def fill_caches(stored: FirstView) -> None:
     """Fill the caches for the initial view, so that the complete page is drawn at once."""
-    folder = loading.shipped_folder()
+    folder = checkpoint_list.shipped_folder()
     assert folder is not None, "the first view is of the shipped checkpoint"
-    checkpoint = loading.open_checkpoint(loading.SHIPPED, str(folder), loading.stamp(folder), None)
+    checkpoint = loading.open_checkpoint(checkpoint_list.SHIPPED, str(folder), loading.stamp(folder), None)
     explanation = loading.explained(checkpoint, samples.read(welcome.VIEW.sample), checkpoint.preprocess.size)
     checkpoint_picker.verified(checkpoint.identity, checkpoint)
     method_choice.remember_chain(explanation, checkpoint, stored)

@@ -10,8 +10,11 @@ import streamlit as st
 
 from pages.links import address, link_controls, navigation, session
 from pages.links.page_links import ExploreLink, RunsLink, best_of_run
-from pages.looking import run_records
-from pages.run_views import (
+from pages.server import access
+from pages.shared import button_actions, datasets
+from pages.shared.escape import plain, with_code
+from pages.training import run_records, setting_names
+from pages.training.run_views import (
     attention_over_epochs,
     compare_runs,
     curves,
@@ -20,13 +23,12 @@ from pages.run_views import (
     run_actions,
     search_results,
 )
-from pages.server import access
-from pages.shared import button_actions, datasets, setting_names, stored_epochs
-from pages.shared.escape import plain, with_code
+from pages.training.state import Runs
 from vit.training.engines.contract import HERE
 from vit.training.loop.metrics import Progress, best_epoch, evaluations, final_test
 from vit.training.runs.registry import Run
 from vit.training.search import control
+from vit.view import attention_snapshots
 from vit.view.chart_colours import SERIES
 
 navigation.start_page("runs")
@@ -80,7 +82,7 @@ def pick_search() -> None:
 
 def list_all() -> None:
     """Draw the table of all runs; selected ones are shown below."""
-    state = session.of(session.Runs)
+    state = session.of(Runs)
 
     def outline(every: list[Run]) -> tuple[list[str], bool, set[str]]:
         """Return what the rest of the page depends on: linked runs, whether any is alive, which linked ones exist."""
@@ -208,7 +210,7 @@ def show_run(run: Run) -> None:
     curve_view = curves.View()
     if view == "curves":
         curve_view = curves.controls(run.config.get("epochs", 1))
-    epochs = stored_epochs.epochs(run)
+    epochs = attention_snapshots.list_epochs(run.folder / "probes")
 
     @st.fragment(run_every=CURVES if run.alive else None)
     def live() -> None:
@@ -218,7 +220,7 @@ def show_run(run: Run) -> None:
             st.code(
                 run_records.last_lines(run) or "The log is still empty.", language=None, height=420, wrap_lines=True
             )
-        elif view == "attention" and stored_epochs.epochs(run) != epochs:
+        elif view == "attention" and attention_snapshots.list_epochs(run.folder / "probes") != epochs:
             st.rerun()
 
     live()

@@ -10,10 +10,12 @@ import streamlit as st
 
 from pages.links import link_controls, navigation, session
 from pages.links.page_links import RunsLink
-from pages.looking import loading
-from pages.shared import datasets, setting_names, training_gate
+from pages.looking import checkpoint_list, loading
+from pages.shared import datasets
 from pages.shared.escape import plain, with_code
-from pages.train_form import (
+from pages.training import gate, setting_names
+from pages.training.state import Train
+from pages.training.train_form import (
     compute_target,
     cost_preview,
     data_picker,
@@ -21,8 +23,8 @@ from pages.train_form import (
     ladder,
     search,
 )
-from pages.train_form import settings as fields
-from pages.train_form.form import TrainForm
+from pages.training.train_form import settings as fields
+from pages.training.train_form.form import TrainForm
 from vit import checkpoints
 from vit.data import catalog
 from vit.errors import UserError
@@ -35,7 +37,7 @@ from vit.training.loop.run_folder import latest_checkpoint, resumable
 from vit.training.runs.command_line import command_line
 from vit.training.runs.registry import list_runs
 
-training_gate.require_trainer()
+gate.require_trainer()
 navigation.start_page("train", remember=False)
 
 SMALL_SIDE = 64  # maximum side of pictures for the CIFAR recipes [px]
@@ -48,7 +50,7 @@ def recommended(data: str, start: str = "") -> list[str]:
     if data.startswith("folder:"):
         pictures, side = data_picker.size(data, datasets.root_of(data))
         kind = "cifar10" if pictures > FEW_PICTURES and 0 < side <= SMALL_SIDE else "folder:PATH"
-        start = start or (loading.SHIPPED if pictures <= FEW_PICTURES else "")
+        start = start or (checkpoint_list.SHIPPED if pictures <= FEW_PICTURES else "")
     has_gpu = len(compute_target.list_devices()) > 1
 
     def rank(name: str) -> tuple[bool, ...]:
@@ -64,8 +66,8 @@ def as_preset(form: TrainForm) -> TrainForm:
     form = replace(form, settings=fields.complete(settings))
     if settings.get("init_from") and not form.init_from:
         with suppress(UserError):
-            checkpoints.find_checkpoint(loading.SHIPPED)
-            form = replace(form, init_from=loading.SHIPPED)
+            checkpoints.find_checkpoint(checkpoint_list.SHIPPED)
+            form = replace(form, init_from=checkpoint_list.SHIPPED)
     return form
 
 
@@ -79,7 +81,7 @@ def propose(form: TrainForm) -> TrainForm:
 
 def propose_for_data(form: TrainForm) -> TrainForm:
     """Select the preset for other data, dropping the initial checkpoint of an earlier proposal."""
-    if PRESETS[form.preset].settings.get("init_from") and form.init_from == loading.SHIPPED:
+    if PRESETS[form.preset].settings.get("init_from") and form.init_from == checkpoint_list.SHIPPED:
         form = replace(form, init_from="")
     return propose(form)
 
@@ -157,7 +159,7 @@ def _day(moment: float) -> str:
 
 def starts() -> dict[str, str]:
     """Return titles of possible initial weights by checkpoint name or path, "" for random weights."""
-    every = (loading.summarise(folder) for folder in checkpoints.catalog.list_folders())
+    every = (checkpoint_list.summarise(folder) for folder in checkpoints.catalog.list_folders())
     own = {info.name: info.name for info in every if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
     cut_off = [run for run in list_runs() if not run.alive and (run.status == "failed" or not resumable(run.folder))]
@@ -185,7 +187,7 @@ def start(config: TrainConfig, name: str, target: compute_target.ComputeTarget) 
     Args:
         name: "" for a name derived from the config.
     """
-    state = session.of(session.Train)
+    state = session.of(Train)
     state.started = True
     try:
         (run,) = compute_target.launch_runs(target, [(name or run_name(config), config)], nonce=state.nonce)
@@ -298,7 +300,7 @@ with go_place:
         st.info(f"This does not fit yet: {', '.join(plain(setting_names.title(name)) for name in problems)}.")
     if clicked and ready and config:
         start(config, name.strip(), target)
-    elif (state := session.of(session.Train)).started:
+    elif (state := session.of(Train)).started:
         state.started, state.nonce = False, secrets.token_hex(8)  # the next click starts another run
 if config is not None and devices:
     with command_place, st.expander("The same on the command line", key="command_group"):

@@ -147,14 +147,14 @@ def prepare_page_tests(request: pytest.FixtureRequest) -> None:
 def without_cost_limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pages compute regardless of the machine's speed; tests of the buttons set limits of their own."""
     if request.path.parent.name == "pages":
-        from pages.looking import loading
-        from pages.panels import faithfulness
+        from pages.looking import checkpoint_list
+        from pages.looking.panels import faithfulness
         from pages.shared import job_progress, long_passes
 
         monkeypatch.setattr(long_passes, "BUTTON_ABOVE_SECONDS", math.inf)
         monkeypatch.setattr(faithfulness, "BUTTON_ABOVE_SECONDS", 0.0)  # no verdict: hundreds of passes; see `verdicts`
         monkeypatch.setattr(job_progress, "WAIT", None)  # archives are unpacked in one run of the page
-        monkeypatch.setattr(loading, "WAIT", PATIENCE)
+        monkeypatch.setattr(checkpoint_list, "WAIT", PATIENCE)
 
 
 @pytest.fixture(autouse=True)

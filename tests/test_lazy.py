@@ -10,7 +10,18 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-BOXES = ("checkpoints", "data", "explain", "images", "model", "exports", "training", "training.loop", "training.runs", "view")
+BOXES = (
+    "checkpoints",
+    "data",
+    "explain",
+    "images",
+    "model",
+    "exports",
+    "training",
+    "training.loop",
+    "training.runs",
+    "view",
+)
 
 
 def run(program: str) -> str:
@@ -25,7 +36,8 @@ def test_module_is_imported_on_first_use() -> None:
         "import sys; from vit.exports import animation\n"
         "print('torch' in sys.modules, 'vit.exports.animation' in sys.modules)\n"
         "print(animation.over_blocks.__module__, 'torch' in sys.modules)\n"
-        "from vit.exports import animation as now; print(type(now).__name__, now is sys.modules['vit.exports.animation'])"
+        "from vit.exports import animation as now\n"
+        "print(type(now).__name__, now is sys.modules['vit.exports.animation'])"
     )
     assert output.split("\n") == ["False False", "vit.exports.animation True", "module True"]
 

@@ -21,7 +21,7 @@ from vit.training.loop import run_folder
 from vit.training.loop.distributed import Process
 from vit.training.loop.metrics import read_metrics
 from vit.training.loop.recorder import Recorder
-from vit.training.loop.run_folder import FORMAT, hold_run
+from vit.training.loop.run_folder import FORMAT
 from vit.training.loop.train import Diverged, train
 from vit.training.runs import control, launch_checks, registry
 
@@ -273,17 +273,6 @@ def test_setting_of_a_device_becomes_a_request(
 ) -> None:
     monkeypatch.setattr(launch_checks, "gpu_names", lambda: ["cuda:0", "cuda:1"])
     assert launch_checks.devices_of_setting(setting, on) == (devices,)
-
-
-def test_checkpoint_of_a_waiting_run_is_kept(folder: Path) -> None:
-    run = write_dead_run(folder)
-    config = tiny(init_from="mine", size="shapes").model_dump_json(exclude={"image_size", "patch_size", "dim"})
-    (run / "config.json").write_text(config)
-    registry.check_not_awaited("mine")  # it is no waiting run
-    (folder / ".queue").mkdir()
-    (folder / ".queue" / "queue.json").write_text(json.dumps({"waiting": [run.name], "held": {}}))
-    with hold_run(run), pytest.raises(InvalidRun, match="The waiting run 'dead' starts from it"):
-        registry.check_not_awaited("mine")
 
 
 @pytest.mark.parametrize("run_id", ["", "..", ".queue", "../runs", "/etc", "a/b", "Ä", "none", "x" * 200, "a\0b", None])

@@ -38,7 +38,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.exhaustive
 def test_starting_the_app_does_not_import_pyav() -> None:
-    modules = "sys, vit, vit.view.explanation, vit.images.files.decode, vit.exports.animation, pages.panels.downloads"
+    modules = (
+        "sys, vit, vit.view.explanation, vit.images.files.decode, vit.exports.animation, pages.looking.panels.downloads"
+    )
     program = f"import {modules}; sys.exit('av' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -345,7 +347,9 @@ def test_ffmpeg_would_follow_a_playlist() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
 @pytest.mark.parametrize("act", ["open('/etc/hosts')", "socket.socket()", "bytes(5 * 10**9)"])
 def test_decoding_process_has_dropped_its_privileges(act: str) -> None:
-    program = f"import socket; from vit.images.files import video_decoder; video_decoder._restrict(0, 2_000_000_000); {act}"
+    program = (
+        f"import socket; from vit.images.files import video_decoder; video_decoder._restrict(0, 2_000_000_000); {act}"
+    )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "Too many open files" in ended.stderr or "MemoryError" in ended.stderr
 

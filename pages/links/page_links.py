@@ -1,4 +1,4 @@
-"""One dataclass per page with its query parameters. For page Train, see `pages.train_form.form`.
+"""One dataclass per page with its query parameters. For page Train, see `pages.training.train_form.form`.
 
 Pages check themselves whether a checkpoint or class exists.
 """
@@ -16,7 +16,7 @@ _VIEWERS = tuple(name for name in _VIEWER if name not in ("view", "hidden"))  # 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassesLink(PageLink):
-    """Classes from outside a checkpoint, see `pages.looking.class_source`.
+    """Classes from outside a checkpoint, see `pages.looking.controls.class_source`.
 
     Attributes:
         source: "" for the checkpoint's own classes, else typed phrases, examples, or similarity to a picture.
@@ -55,7 +55,7 @@ class ExploreLink(PageLink):
 
     Attributes:
         checkpoint, heads: the checkpoint, and its number of attention heads if its files do not contain it.
-        size: input size of the model [px], as `loading.pixels` formats it.
+        size: input size of the model [px], as `input_size.pixels` formats it.
         precision: "" for float32.
         sample, upload, picture, frame: the picture: a sample, or the name and key of an upload, and its frame from 1.
         stretch: stretch grey levels to the full range.
@@ -194,7 +194,7 @@ class RunsLink(PageLink):
         search: id of the selected search if no runs are selected.
         view: tab of a single run.
         against: x axis for the curves of several runs.
-        curves: see `pages.run_views.curves.View`.
+        curves: see `pages.training.run_views.curves.View`.
     """
 
     page: ClassVar[str] = "runs"

@@ -6,7 +6,7 @@ import streamlit as st
 
 from pages.links import address, navigation, session
 from pages.links.page_links import CheckpointsLink, ExploreLink
-from pages.looking import loading
+from pages.looking import checkpoint_list
 from pages.server import access, background, public
 from pages.shared import button_actions, job_progress
 from pages.shared.escape import plain, with_code
@@ -23,7 +23,7 @@ def start(name: str) -> None:
     Args:
         name: untrusted name on the Hugging Face Hub or in torchvision.
     """
-    key, keep_free = ("checkpoint", name), max(access.limits().free_bytes, hub.KEEP_FREE)
+    key, keep_free = ("checkpoint", name), max(access.free_bytes(), hub.KEEP_FREE)
 
     def work(tick: Callable[[float], None]) -> str:
         return str(hub.fetch(name, lambda done, total: tick(done / total if total else 0.0), keep_free).name)
@@ -55,7 +55,7 @@ def show(name: str) -> None:
 
 def show_recommended() -> None:
     """Show all recommended checkpoints as cards, each with a button that downloads or opens it."""
-    available = {info.name for info in loading.list_checkpoints().every}
+    available = {info.name for info in checkpoint_list.list_checkpoints().every}
     for first in range(0, len(RECOMMENDED), COLUMNS):
         columns = st.columns(COLUMNS, gap="medium")
         for column, one in zip(columns, RECOMMENDED[first : first + COLUMNS], strict=False):

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pages.looking import method_choice, token_features
+from pages.looking import token_features
+from pages.looking.controls import method_choice
 from vit.explain.methods import METHODS
 from vit.view import export
 
 if TYPE_CHECKING:
     from pages.components import viewer
-    from pages.looking.method_choice import Example, MethodChoice
+    from pages.looking.controls.method_choice import Example, MethodChoice
     from pages.looking.token_features import OpenPicture
     from vit.view.selection import Selection
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pages.links import session
-from pages.looking.method_choice import Example, pass_of
+from pages.looking.controls.method_choice import Example, pass_of
 from pages.server.result_cache import cached
 from vit.explain import sensitivity
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pages.components import viewer
-from pages.looking.method_choice import Example, pass_of
+from pages.looking.controls.method_choice import Example, pass_of
 from pages.server import pass_queue, uploaded_pictures
 from pages.server.result_cache import BUTTON_ABOVE_SECONDS, cached
 from vit.explain import components, head_census

@@ -9,9 +9,9 @@
     free_gb = 2.0           # disk space that a run must leave free
     upload_mb = 100         # largest archive or checkpoint; at most server.maxUploadSize
 
-A page that starts or changes anything calls `training_gate.require_trainer()` first, because Streamlit can run a file
-in `pages/` without `app.py`. Every run of a page evaluates these functions again, nothing is cached. On a public server
-nobody may train; see `pages/server/public.py`.
+A page that starts or changes anything calls `pages.training.gate.require_trainer()` first, because Streamlit can run
+a file in `pages/` without `app.py`. Every run of a page evaluates these functions again, nothing is cached. On a public
+server nobody may train; see `pages/server/public.py`.
 """
 
 import os
@@ -22,10 +22,10 @@ from streamlit.errors import StreamlitSecretNotFoundError
 
 from pages.server import public
 from pages.streamlit_internals import server
-from vit.training.runs import launch_checks
 from vit.untrusted import brief, is_number
 
 NETWORK_MEGABYTES = 100
+FREE_BYTES = 2 << 30  # disk space left free by default
 _MOST = 1e9  # of any configured limit
 _LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]"}
 # All headers of the web socket that a directly connected browser opens; those that begin with sec- are its own, too
@@ -121,20 +121,20 @@ def _header_of_a_proxy() -> str:
     return next((name for name in names if name.lower() not in _OF_BROWSERS), "")
 
 
-def limits() -> Any:
-    """Return the configured limits per visitor, as `vit.training.runs.launch_checks.Limits`."""
-    stated, bounds = _section("limits"), launch_checks.Limits()
-    if is_number(most := stated.get("runs_per_person"), 0, _MOST):
-        bounds = bounds._replace(runs_per_person=int(most))
-    if is_number(free := stated.get("free_gb"), 0, _MOST):
-        bounds = bounds._replace(free_bytes=int(free * 2**30))
-    return bounds
+def runs_per_person() -> int | None:
+    """Return the maximum number of a visitor's active runs; None for no limit."""
+    return None if (most := _limit("runs_per_person")) is None else int(most)
+
+
+def free_bytes() -> int:
+    """Return the disk space that runs, uploads and downloads must leave free."""
+    return FREE_BYTES if (free := _limit("free_gb")) is None else int(free * 2**30)
 
 
 def upload_megabytes() -> int:
     """Return the maximum size of an uploaded archive or checkpoint [MB]."""
-    most, stated = int(st.get_option("server.maxUploadSize")), _section("limits").get("upload_mb")
-    return min(most, int(stated) if is_number(stated, 0, _MOST) else most if is_local() else NETWORK_MEGABYTES)
+    most, stated = int(st.get_option("server.maxUploadSize")), _limit("upload_mb")
+    return min(most, int(stated) if stated is not None else most if is_local() else NETWORK_MEGABYTES)
 
 
 def has_login() -> bool:
@@ -145,6 +145,11 @@ def has_login() -> bool:
 def _email() -> str:
     email = st.user.get("email")
     return email.strip().casefold() if isinstance(email, str) else ""
+
+
+def _limit(name: str) -> float | None:
+    stated = _section("limits").get(name)
+    return stated if is_number(stated, 0, _MOST) else None
 
 
 def _section(name: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ NAMED = {
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
 }
+_HASH = re.compile(r"-[0-9a-f]{8}(?=#\d$|$)")  # suffix of an uploaded folder's name
 LISTED = 200  # files that a list names
 
 
@@ -30,6 +31,16 @@ def root_of(spec: str) -> str:
     root = data_roots()[0]
     elsewhere = spec in NAMED and spec != "shapes" and root != Path("data").absolute()
     return str(root) if elsewhere else "data"
+
+
+def label(spec: str) -> str:
+    """Return a dataset's name, without the path of a folder and the hash of an upload.
+
+    >>> label("folder:/srv/data/uploads/birds-0123abcd"), label("cifar10")
+    ('birds', 'cifar10')
+    """
+    kind, colon, path = spec.partition(":")
+    return _HASH.sub("", Path(path).name) if colon else kind
 
 
 def folder_title(spec: str, roots: list[Path]) -> str:

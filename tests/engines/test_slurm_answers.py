@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pages.train_form.compute_target import free_text
+from pages.training.train_form.compute_target import free_text
 from vit.training.engines import watch
 from vit.training.engines.clusters import Cluster
 from vit.training.engines.contract import Capacity, Share

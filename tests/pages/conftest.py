@@ -14,9 +14,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from written_runs import write_run
 
 import vit
-from pages.looking import loading, run_records
-from pages.panels import faithfulness
-from pages.train_form import cost_preview
+from pages.looking import checkpoint_list
+from pages.looking.panels import faithfulness
+from pages.training import run_records
+from pages.training.train_form import cost_preview
 from tests.pages.controls import new_page
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import Block, VisionTransformer
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def small_checkpoint_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the app open `cifar10` first, which is small."""
-    monkeypatch.setattr(loading, "SHIPPED", "cifar10")
+    monkeypatch.setattr(checkpoint_list, "SHIPPED", "cifar10")
 
 
 @pytest.fixture(scope="session")

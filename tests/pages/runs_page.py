@@ -5,7 +5,7 @@ from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
-from pages.looking import run_records
+from pages.training import run_records
 from tests.pages.controls import app_page
 
 

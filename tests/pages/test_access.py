@@ -17,9 +17,9 @@ def script() -> None:
     import streamlit as st
 
     from pages.server import access
-    from pages.shared import training_gate
+    from pages.training import gate
 
-    training_gate.require_trainer()
+    gate.require_trainer()
     st.text("Open.")
     st.text(access.visitor())
     st.text(str(access.upload_megabytes()))

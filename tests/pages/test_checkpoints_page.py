@@ -19,7 +19,7 @@ from streamlit.testing.v1 import AppTest
 from tiny import fill
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
-from pages.looking import fetching, loading
+from pages.looking import checkpoint_list, fetching
 from pages.server import access
 from pages.shared import job_progress
 from tests.pages.controls import app_page, button, press, run, texts
@@ -80,8 +80,8 @@ def test_checkpoint_that_takes_long_holds_up_no_other(root: Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(load, "summarise", slow)
-        patch.setattr(loading, "WAIT", 0.0)
-        patch.setattr(loading, "WAIT_EACH", 0.2)
+        patch.setattr(checkpoint_list, "WAIT", 0.0)
+        patch.setattr(checkpoint_list, "WAIT_EACH", 0.2)
         until(lambda: list(page().dataframe[0].value["Note"]) == ["Cannot be opened", "Heads unknown"], "the others")
         assert "still being read" in texts(page(name="ours"))
         proceed.set()
@@ -94,7 +94,7 @@ def test_checkpoint_that_takes_too_much_work_is_a_row_with_a_sentence(
     content = {"w": torch.zeros(4), "many": {str(number): number for number in range(20_000)}}
     torch.save(content, root / "ours" / "many.pt")
     (root / "ours" / "model.safetensors").unlink()
-    monkeypatch.setattr(loading, "SUMMARY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_list, "SUMMARY_SECONDS", 0.0)
     assert page().dataframe[0].value["Note"][0] == "Cannot be opened"
     assert "takes more than 0 s" in texts(page(name="ours"))
 

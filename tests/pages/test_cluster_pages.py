@@ -8,7 +8,7 @@ from fake_cluster import Fake, set_up
 from short_runs import endless, tiny, until, wait_for_first_steps
 from streamlit.testing.v1 import AppTest
 
-from pages.looking import run_records
+from pages.training import run_records
 from tests.pages.controls import app_page as opened
 from vit.training.engines import watch
 from vit.training.runs import control as runs

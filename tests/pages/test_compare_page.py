@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.comparison import side_by_side
+from pages.looking.comparison import side_by_side
 from pages.server import access
 from tests.pages.compare_page import png, show, write_checkpoints
 from tests.pages.controls import app_page, control, run, texts

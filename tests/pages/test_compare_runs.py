@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pages.run_views.compare_runs import to_csv
+from pages.training.run_views.compare_runs import to_csv
 from tests.pages.runs_page import option, show
 
 

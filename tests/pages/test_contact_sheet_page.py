@@ -10,7 +10,7 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.comparison import contact_sheet
+from pages.looking.comparison import contact_sheet
 from pages.shared import long_passes
 from tests.pages.compare_page import png, show, write_checkpoints
 from tests.pages.controls import app_page, control, run, texts

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pages.run_views import curves
+from pages.training.run_views import curves
 from tests.pages.controls import texts
 from tests.pages.runs_page import option, show
 

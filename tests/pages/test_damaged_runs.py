@@ -16,9 +16,8 @@ import pytest
 import torch
 from damages import ODD, scrambled
 
-from pages.looking import run_records
-from pages.run_views import compare_runs, curves
-from pages.shared import stored_epochs
+from pages.training import run_records
+from pages.training.run_views import compare_runs, curves
 from tests.pages.controls import app_page, texts
 from tests.pages.runs_page import show
 from vit.checkpoints.save import save_checkpoint
@@ -28,6 +27,7 @@ from vit.training.loop.config import TrainConfig
 from vit.training.loop.run_folder import hold_run
 from vit.training.loop.snapshot_writer import SnapshotWriter
 from vit.training.runs import error_report, registry
+from vit.view import attention_snapshots
 from vit.view.attention_snapshots import read_payload, read_snapshots
 
 ROOT = Path(__file__).parents[2]
@@ -332,7 +332,7 @@ def look(run: registry.Run) -> None:
     json.dumps(option, allow_nan=False)
     json.dumps(run.settings, allow_nan=False).encode()
     error_report.state(run.folder)
-    for epoch in stored_epochs.epochs(run):
+    for epoch in attention_snapshots.list_epochs(run.folder / "probes"):
         try:
             for number, _ in enumerate(read_snapshots(run.folder / "probes", epoch)):
                 read_payload(run.folder / "probes", epoch, number)

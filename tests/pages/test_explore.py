@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.panels import own_pictures
+from pages.looking.panels import own_pictures
 from pages.server import uploaded_pictures
 from tests.pages.controls import address, app_page, run, texts
 from tests.pages.offered import payload, sent_to

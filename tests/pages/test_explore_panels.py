@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from tiny import TINY, fill
 
 import vit
-from pages.panels import what_if
+from pages.looking.panels import what_if
 from tests.pages.controls import control, run
 from tests.pages.drawings import html_elements
 from tests.pages.offered import payload, sent_to

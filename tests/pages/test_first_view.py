@@ -17,9 +17,10 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.testing.v1 import AppTest
 from websockets.sync.client import ClientConnection, connect
 
-from pages.looking import loading, method_choice
-from pages.panels import welcome
-from pages.panels.checkpoint_picker import verified
+from pages.looking import loading
+from pages.looking.controls import method_choice
+from pages.looking.panels import welcome
+from pages.looking.panels.checkpoint_picker import verified
 from tests.pages.controls import query
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -148,7 +149,7 @@ def report_stored_view() -> None:
     import streamlit as st
 
     from pages.links.source import Source
-    from pages.panels import first_view
+    from pages.looking.panels import first_view
     from vit.images import samples
 
     sample = st.query_params["sample"]

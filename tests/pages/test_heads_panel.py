@@ -11,8 +11,9 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.panels import faithfulness, heads_over_pictures, what_if
+from pages.looking.panels import faithfulness, heads_over_pictures, what_if
 from pages.shared import long_passes
+from pages.training import run_records
 from tests.pages.controls import control, press, run
 from tests.pages.pictures import png
 from vit.explain.head_statistics import statistics
@@ -149,6 +150,7 @@ def test_only_datasets_of_the_data_folder_are_offered(
     config = checkpoints / "runs" / trained.removeprefix("run-") / "config.json"
     for root, offered in ((checkpoints / "elsewhere", False), (checkpoints / "data" / "mine", True)):
         config.write_text(json.dumps({"data": f"folder:{root}"}))
+        run_records.forget()
         many(page, checkpoint=trained)
         assert not page.error
         titles = page.selectbox(key="heads pictures").options

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vit
-from pages.looking import run_records
+from pages.training import run_records
 from tests.pages.controls import app_page, texts
 from tests.pages.runs_page import option, show
 from vit.training.loop.metrics import read_metrics

@@ -62,7 +62,7 @@ def test_runs_are_listed_once_in_order() -> None:
 
 def test_only_the_links_modules_access_the_address() -> None:
     """Elsewhere, a page handles its link as a value."""
-    own = {"links/address.py", "links/navigation.py", "train_form/form_state.py"}
+    own = {"links/address.py", "links/navigation.py", "training/train_form/form_state.py"}
     using = set()
     for file in (ROOT / "pages").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

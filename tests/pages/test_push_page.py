@@ -9,8 +9,8 @@ from hub_server import HubServer, empty_hub
 from streamlit.testing.v1 import AppTest
 from written_runs import write_run
 
-from pages.looking import run_records
 from pages.server import access
+from pages.training import run_records
 from tests.pages.controls import app_page, press
 from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess

@@ -21,9 +21,10 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from written_runs import EPOCHS, STEPS
 
-from pages.looking import run_records
-from pages.server import access, zip_downloads
-from pages.train_form import settings as fields
+from pages.server import access
+from pages.shared import zip_downloads
+from pages.training import models, run_records
+from pages.training.train_form import settings as fields
 from tests.pages.controls import ROOT, control, texts
 from tests.pages.offered import payload_of
 from tests.pages.runs_page import option, show
@@ -411,8 +412,9 @@ def test_zip_of_a_checkpoint_unpacks_to_a_folder_named_after_its_run(
     write: Callable[..., str], name: str, folder_name: str
 ) -> None:
     run = registry.find_run(write(name))
+    models.register()
     client = TestClient(Starlette(routes=zip_downloads.routes()))
-    answer = client.get("/download/run", params={"name": run.id})
+    answer = client.get("/download/checkpoint", params={"name": f"run-{run.id}"})
     assert answer.headers["Content-Disposition"].endswith(f"{folder_name or run.id}.zip")
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
         assert {path.partition("/")[0] for path in archive.namelist()} == {folder_name or run.id}

@@ -12,11 +12,10 @@ from short_runs import tiny, until
 from streamlit.testing.v1 import AppTest
 from written_searches import end, write_search, write_trial
 
-from pages.looking import run_records
 from pages.server import access
-from pages.shared import setting_names
 from pages.shared.escape import plain
-from pages.train_form.search import forecast
+from pages.training import run_records, setting_names
+from pages.training.train_form.search import forecast
 from tests.pages.controls import control, name_of, texts, train_page
 from tests.pages.runs_page import option, show
 from vit.cli.parser import parser

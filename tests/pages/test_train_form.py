@@ -9,9 +9,10 @@ from urllib.parse import parse_qsl, urlencode
 import pytest
 from PIL import Image
 
-from pages.shared import datasets, setting_names
-from pages.train_form import settings
-from pages.train_form.form import FIRST, LONGEST, PARTS, TrainForm
+from pages.shared import datasets
+from pages.training import setting_names
+from pages.training.train_form import settings
+from pages.training.train_form.form import FIRST, LONGEST, PARTS, TrainForm
 from vit.training.loop.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
@@ -119,5 +120,5 @@ def test_link_with_a_value_out_of_range_is_refused_there() -> None:
 
 
 def test_only_one_file_accesses_the_form_in_the_session() -> None:
-    files = [ROOT / "pages" / "train.py", *(ROOT / "pages" / "train_form").glob("*.py")]
+    files = [ROOT / "pages" / "train.py", *(ROOT / "pages" / "training" / "train_form").glob("*.py")]
     assert [file.name for file in files if "session_state" in file.read_text()] == ["form_state.py"]

@@ -11,9 +11,9 @@ import streamlit as st
 from patience import until
 from streamlit.testing.v1 import AppTest
 
-from pages.looking import run_records
-from pages.shared import job_progress, setting_names
-from pages.train_form import compute_target, cost_preview, data_picker, settings
+from pages.shared import job_progress
+from pages.training import run_records, setting_names
+from pages.training.train_form import compute_target, cost_preview, data_picker, settings
 from tests.pages.controls import button, control, name_of, open_to_a_network, pictures, press, run, texts
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
@@ -406,7 +406,7 @@ def test_run_that_would_take_days_is_warned_of(folders: Path) -> None:
 
 
 def test_model_that_exceeds_the_memory_is_refused_at_the_form(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.train_form.cost_preview.memory_of_this_machine", lambda: (8 << 30, 4 << 30))
+    monkeypatch.setattr("pages.training.train_form.cost_preview.memory_of_this_machine", lambda: (8 << 30, 4 << 30))
     control(page.selectbox, "preset").set_value("pictures").run()
     setting(page, "limit").set_value(None)
     setting(page, "size").set_value("H/14").run()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pages.shared import setting_names
-from pages.train_form import settings
+from pages.training import setting_names
+from pages.training.train_form import settings
 from vit.training.loop.config import TrainConfig
 
 

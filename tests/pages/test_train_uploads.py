@@ -12,7 +12,7 @@ from patience import until
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import job_progress
-from pages.train_form import data_picker
+from pages.training.train_form import data_picker
 from tests.pages.controls import button, control, open_to_a_network, pictures, run
 from tests.pages.controls import train_page as opened
 from tests.pages.pictures import png

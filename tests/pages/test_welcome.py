@@ -6,7 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.panels import welcome
+from pages.looking.panels import welcome
 from tests.pages.controls import address, app_page, query
 from tests.pages.offered import sent_to
 from vit.explain.methods import heatmap_of

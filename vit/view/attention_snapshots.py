@@ -49,6 +49,14 @@ def list_epochs(folder: Path) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := _FILE.fullmatch(name)))
 
 
+def stamp(folder: Path, epoch: int) -> int:
+    """Return the modification time of an epoch's file [ns], as a cache key; 0 if there is none."""
+    try:
+        return epoch_file(folder, epoch).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def read_snapshots(folder: Path, epoch: int) -> list[Snapshot]:
     """Read the predictions for each picture after an epoch.
 

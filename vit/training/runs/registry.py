@@ -392,17 +392,6 @@ def _last_heartbeat(folder: Path) -> str:
     return f" Its last heartbeat was {ago} ago."
 
 
-def check_not_awaited(checkpoint: str) -> None:
-    """Check that no waiting run starts from a checkpoint: a run copies its weights when it begins, not before.
-
-    Raises:
-        InvalidRun: one does.
-    """
-    for run in list_runs():
-        if run.status == "waiting" and run.config.get("init_from") == checkpoint:
-            raise InvalidRun(f"The waiting run {run.name!r} starts from it. Let it start, or cancel it first.")
-
-
 def shorten(text: str, length: int) -> str:
     """Collapse whitespace and truncate to `length` characters.
 

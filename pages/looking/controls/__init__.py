@@ -1,0 +1,1 @@
+"""Controls of pages Explore and Compare: classes, examples and methods."""

@@ -1,0 +1,1 @@
+"""Pages Train and Runs: forms, views, and what they share."""
