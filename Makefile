@@ -89,7 +89,7 @@ cluster: .venv/ready-dev
 		|| $(call DEBIAN,slurmctld slurmd slurm-client munge)
 
 cluster-test: .venv/ready-dev
-	VIT_NEED_CLUSTERS=1 $(BIN)/python -m pytest -m cluster -rs tests/engines
+	VIT_NEED_CLUSTERS=1 $(BIN)/python -m pytest -m cluster -rs tests/training/engines
 
 # MLflow gets its own environment: it needs an older cachetools than the app.
 mlflow: .venv-mlflow/ready
@@ -107,7 +107,7 @@ ranges: .venv-lowest-direct/tested .venv-highest/tested
 	touch $@
 
 mlflow-test: .venv/ready-dev mlflow
-	VIT_NEED_MLFLOW=1 VIT_TRACKER_PYTHON=$(CURDIR)/.venv-mlflow/bin/python $(BIN)/python -m pytest -m mlflow -rs tests/test_mlflow.py
+	VIT_NEED_MLFLOW=1 VIT_TRACKER_PYTHON=$(CURDIR)/.venv-mlflow/bin/python $(BIN)/python -m pytest -m mlflow -rs tests/training/test_mlflow.py
 
 .venv-mlflow/ready: requirements-mlflow.txt
 	$(PYTHON) -m venv .venv-mlflow

@@ -137,7 +137,7 @@ from vit.training.runs import control, registry
 print(registry.find_run(sys.argv[1], patience=5).status, flush=True)
 control.stop(sys.argv[1])
 """
-    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     command = [sys.executable, "-c", program, first.id, *folders]
     output = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout.split()
     assert output[0] in ("running", "validating")

@@ -30,7 +30,7 @@ from vit.training.runs import error_report, registry
 from vit.view import attention_snapshots
 from vit.view.attention_snapshots import read_payload, read_snapshots
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CASES = 150  # of the property test
 GOOD, BAD = "20261121-000000-good-0000", "20261121-000001-bad-0001"
 

@@ -26,7 +26,7 @@ from vit.training.loop.config import TrainConfig
 from vit.training.loop.presets import PRESETS, train_config
 from vit.training.runs import registry
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

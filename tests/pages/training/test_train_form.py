@@ -15,7 +15,7 @@ from pages.training.train_form import settings
 from pages.training.train_form.form import FIRST, LONGEST, PARTS, TrainForm
 from vit.training.loop.presets import PRESETS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 START = "/runs/50 % & more=?#+ü/checkpoints/best"
 STARTS = ("", "cifar10", "everyday", START)
 

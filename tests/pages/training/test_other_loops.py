@@ -23,7 +23,7 @@ from vit.training.runs import registry
 from vit.view.attention_snapshots import list_epochs, read_payload
 from vit.view.payload import unpack
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LOOPS = {"Plain PyTorch": "PyTorch", "Lightning": "Lightning", "Trainer": "transformers"}
 PICTURES, BATCH, EPOCHS = 8, 4, 2
 HALF = (0.5, 0.5, 0.5)
