@@ -23,7 +23,7 @@ export default [
   { files: ["tests/web/*.js"], languageOptions: { globals: globals.node } },
   {
     // Modules without DOM access, which are tested without a browser.
-    files: [...PURE, ...PURE_LESSON.map((name) => `lesson/${name}`)].map((name) => `vit/view/web/${name}.js`),
+    files: [...PURE.map((name) => `vit/view/web/${name}.js`), ...PURE_LESSON.map((name) => `vit/lesson/web/${name}.js`)],
     rules: { "no-restricted-globals": ["error", ...Object.keys(globals.browser).filter((name) => !(name in globals.node))] },
   },
 ];

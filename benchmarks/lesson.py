@@ -32,17 +32,16 @@ from serving import BROWSER_ARGUMENTS, FIND, chromium
 from vit.checkpoints import load_checkpoint
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.images.files.decode import decode_image
+from vit.lesson.page import bundled, lesson, model_bytes
+from vit.lesson.weights import pack_weights, unpack_weights
 from vit.model.transformer import VisionTransformer
-from vit.view.lesson import lesson, model_bytes
-from vit.view.lesson_weights import pack_weights, unpack_weights
-from vit.view.web import joined
 
 SAMPLES = ROOT / "vit" / "images" / "samples"
 SLOWED = 4
 LARGE = (4000, 3000)  # size of a phone's photo [px]
 # Runs the worker's script in the page: takes a file, returns the prediction and all attention.
 HARNESS = (
-    joined("lesson/worker.js")
+    bundled("worker.js")
     + """
 globalThis.bytesFrom = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 globalThis.lookAt = async (model, file) => {

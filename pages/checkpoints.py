@@ -19,8 +19,8 @@ from vit.checkpoints import manage
 from vit.checkpoints.formats import weight_files
 from vit.checkpoints.hub import models as hub
 from vit.errors import UserError
+from vit.lesson import page as lesson
 from vit.untrusted import limit_work
-from vit.view import lesson
 
 if TYPE_CHECKING:
     from pages.streamlit_internals.types import UploadedFile

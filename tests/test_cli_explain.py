@@ -29,8 +29,8 @@ from vit.explain.method_ranking import rank
 from vit.explain.methods import METHODS, heatmap_of, method
 from vit.explain.record import Precision
 from vit.explain.recorded_pass import RecordedPass
+from vit.lesson.page import Language
 from vit.view.export import MapView, view_npz
-from vit.view.lesson import Language
 from vit.view.selection import Selection
 
 pytestmark = pytest.mark.matrix

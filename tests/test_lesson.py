@@ -21,17 +21,17 @@ from vit.checkpoints.load import load_checkpoint
 from vit.errors import UserError
 from vit.images import samples
 from vit.images.preprocess import Preprocess
+from vit.lesson import page as module
+from vit.lesson.page import MAX_FILE, Language, as_text, expected_size, lesson
+from vit.lesson.weights import BITS, PackedWeights, pack_weights, unpack_weights
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.view import lesson as module
-from vit.view.lesson import MAX_FILE, Language, as_text, expected_size, lesson
-from vit.view.lesson_weights import BITS, PackedWeights, pack_weights, unpack_weights
 from vit.view.web import joined, read
 
 ROOT = Path(__file__).parents[1]
-WEB = ROOT / "vit" / "view" / "web"
+WEB = ROOT / "vit" / "lesson" / "web"
 CASES: dict[str, Any] = json.loads((ROOT / "tests" / "web" / "lesson_cases.json").read_text(encoding="utf-8"))
-WORDS: dict[str, dict[str, str]] = json.loads(read("lesson/words.json"))
+WORDS: dict[str, dict[str, str]] = json.loads((WEB / "words.json").read_text())
 LANGUAGES = get_args(Language)
 
 
@@ -158,17 +158,18 @@ SHOWN_SENTENCES = (
 
 
 def test_every_text_in_use_is_defined() -> None:
-    scripts = "\n".join(path.read_text(encoding="utf-8") for path in sorted(WEB.glob("**/*.js")))
+    folders = (WEB, ROOT / "vit" / "view" / "web")
+    scripts = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.glob("*.js")))
     said = set(re.findall(r'\btranslate\((?:to \? )?"([^"]+)"', scripts))
-    said |= set(re.findall(r"\{\{(.+?)\}\}", read("lesson/lesson.html")))
+    said |= set(re.findall(r"\{\{(.+?)\}\}", (WEB / "lesson.html").read_text()))
     templates = json.loads(read("sentences.js").partition("SENTENCES = ")[2].rstrip(";\n"))
     said |= {templates[name] for name in SHOWN_SENTENCES}
     assert len(said) > 60
     assert said <= set(WORDS), said - set(WORDS)
     assert {f"sample.{name}" for name in samples.SAMPLES} <= set(WORDS)
-    for step in re.findall(r'\{ name: "(\w+)"', read("lesson/course.js")):
+    for step in re.findall(r'\{ name: "(\w+)"', (WEB / "course.js").read_text()):
         assert {f"{step}.{part}" for part in ("title", "text", "task")} <= set(WORDS)
-    for kind in re.findall(r'"(\w+)"\]\.map\(\(name\) => new Strip', read("lesson/numbers.js")):
+    for kind in re.findall(r'"(\w+)"\]\.map\(\(name\) => new Strip', (WEB / "numbers.js").read_text()):
         assert f"numbers.{kind}" in WORDS
 
 

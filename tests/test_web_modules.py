@@ -9,6 +9,7 @@ import pytest
 from node import NODE
 from patience import PATIENCE
 
+from vit.lesson.page import bundled
 from vit.view.web import joined
 
 ENTRIES = (
@@ -17,9 +18,8 @@ ENTRIES = (
     "kernel_link.js",
     "notebook.js",
     "standalone.js",
-    "lesson/lesson.js",
-    "lesson/worker.js",
 )
+LESSON = ("lesson.js", "worker.js")
 EXPORTING = ENTRIES[:3]
 
 
@@ -41,18 +41,22 @@ def run(script: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout.strip()
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+def bundle(entry: str) -> str:
+    return bundled(entry) if entry in LESSON else joined(entry)
+
+
+@pytest.mark.parametrize("entry", ENTRIES + LESSON)
 def test_bundle_imports_nothing_and_contains_no_closing_script_tag(entry: str) -> None:
-    text = joined(entry)
+    text = bundle(entry)
     assert not re.search(r"^\s*import\b|\bimport\s*\(", text, re.M)
     assert len(re.findall(r"^export ", text, re.M)) == (entry in EXPORTING)
     assert "</script" not in text.lower()
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("entry", ENTRIES + LESSON)
 def test_bundle_is_valid_javascript(entry: str, tmp_path: Path) -> None:
     file = tmp_path / "joined.mjs"
-    file.write_text(joined(entry))
+    file.write_text(bundle(entry))
     subprocess.run([NODE, "--check", str(file)], check=True, timeout=PATIENCE)
 
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, expect
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.images import samples
-from vit.view.lesson import Language, lesson
+from vit.lesson.page import Language, lesson
 
 from .axe import violations
 from .offline import OfflineFile

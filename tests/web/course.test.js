@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Course, STEPS } from "../../vit/view/web/lesson/course.js";
-import { patchesToHide } from "../../vit/view/web/lesson/experiment.js";
+import { Course, STEPS } from "../../vit/lesson/web/course.js";
+import { patchesToHide } from "../../vit/lesson/web/experiment.js";
 import { decimal, translate, setTranslations } from "../../vit/view/web/words.js";
 
 const at = (name) => {

@@ -22,10 +22,10 @@ from generate import softmax
 from tiny import fill
 
 from vit.images.preprocess import Preprocess
+from vit.lesson.page import as_text
+from vit.lesson.weights import MIDDLE, pack_weights
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.view.lesson import as_text
-from vit.view.lesson_weights import MIDDLE, pack_weights
 
 FILE = Path(__file__).with_name("lesson_cases.json")
 PLAIN: dict[str, Any] = {

@@ -5,14 +5,14 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { inflate } from "../../vit/view/web/bytes.js";
-import { gelu, layerNorm, softmax } from "../../vit/view/web/lesson/layers.js";
-import { packMaps } from "../../vit/view/web/lesson/maps_payload.js";
-import { prepare } from "../../vit/view/web/lesson/preprocess.js";
-import { decodeText } from "../../vit/view/web/lesson/text.js";
-import { trace } from "../../vit/view/web/lesson/trace.js";
-import { VisionTransformer } from "../../vit/view/web/lesson/transformer.js";
-import { readWeights } from "../../vit/view/web/lesson/weights.js";
-import { Workspace } from "../../vit/view/web/lesson/workspace.js";
+import { gelu, layerNorm, softmax } from "../../vit/lesson/web/layers.js";
+import { packMaps } from "../../vit/lesson/web/maps_payload.js";
+import { prepare } from "../../vit/lesson/web/preprocess.js";
+import { decodeText } from "../../vit/lesson/web/text.js";
+import { trace } from "../../vit/lesson/web/trace.js";
+import { VisionTransformer } from "../../vit/lesson/web/transformer.js";
+import { readWeights } from "../../vit/lesson/web/weights.js";
+import { Workspace } from "../../vit/lesson/web/workspace.js";
 import { Payload } from "../../vit/view/web/payload.js";
 import { close } from "./packing.js";
 

@@ -13,7 +13,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.explain.record import record
 from vit.images.files.decode import decode_image
-from vit.view.lesson import lesson
+from vit.lesson.page import lesson
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
 from vit.view.selection import Selection

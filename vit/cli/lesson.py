@@ -4,7 +4,7 @@ import argparse
 
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import UserError
-from vit.view.lesson import lesson
+from vit.lesson.page import lesson
 
 
 def run_lesson(options: argparse.Namespace) -> None:

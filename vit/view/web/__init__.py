@@ -10,7 +10,7 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 
-_IMPORT = re.compile(r'import \{ (?P<names>\w+(?:, \w+)*) \} from "(?P<path>\.\.?/[\w/]+)\.js";')
+_IMPORT = re.compile(r'import \{ (?P<names>\w+(?:, \w+)*) \} from "(?P<path>\.{1,2}/(?:\.\./)*[\w/]+)\.js";')
 _EXPORT = re.compile(r"export (?=(?:async function|function|class|const) (?P<name>\w+)\b)")
 _DOCUMENTATION = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/\n", re.M | re.S)  # JSDoc, which only type checkers need
 _COMMENT = re.compile(r"\s*(?://|/\*|\*)")

@@ -1,6 +1,6 @@
 // Packs the attention of a forward pass as a viewer payload, like `vit.view.payload.pack`. No DOM access.
 
-import { encodeHalves } from "../bytes.js";
+import { encodeHalves } from "../../view/web/bytes.js";
 
 /** @import { VisionTransformer } from "./transformer.js" */
 

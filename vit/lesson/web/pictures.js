@@ -1,7 +1,7 @@
 // Picture sources: embedded samples, files, the clipboard and the camera.
 
 import { element, make } from "./elements.js";
-import { translate } from "../words.js";
+import { translate } from "../../view/web/words.js";
 
 /** @typedef {{ name: string, credit: string, file: Blob }} Sample */
 

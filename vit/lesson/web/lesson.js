@@ -1,9 +1,9 @@
-// Entry point of the lesson's page, which `vit.view.lesson` writes.
+// Entry point of the lesson's page, which `vit.lesson.page` writes.
 
-import { openPayload } from "../bytes.js";
-import { percent } from "../captions.js";
-import { storePayload } from "../payload_registry.js";
-import { mount } from "../viewer.js";
+import { openPayload } from "../../view/web/bytes.js";
+import { percent } from "../../view/web/captions.js";
+import { storePayload } from "../../view/web/payload_registry.js";
+import { mount } from "../../view/web/viewer.js";
 import { Answer } from "./answer.js";
 import { Card } from "./card.js";
 import { Course } from "./course.js";
@@ -14,10 +14,11 @@ import { Numbers } from "./numbers.js";
 import { Pictures } from "./pictures.js";
 import { decodeText } from "./text.js";
 import { Thread } from "./thread.js";
-import { translate, setTranslations } from "../words.js";
+import { translate, setTranslations } from "../../view/web/words.js";
 
-/** @import { LessonHeader, Selection } from "../types" */
-/** @import { Viewer } from "../viewer.js" */
+/** @import { LessonHeader } from "./types" */
+/** @import { Selection } from "../../view/web/types" */
+/** @import { Viewer } from "../../view/web/viewer.js" */
 /** @import { Act } from "./course.js" */
 
 /** @type {Pick<Selection, "colormap" | "opacity" | "cover" | "smooth" | "scale" | "contour" | "mass" | "residual" | "fusion" | "discard" | "start_block" | "after_block">} fields of the selection that no step changes */

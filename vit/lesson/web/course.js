@@ -1,6 +1,6 @@
 // The steps of the lesson: what the viewer shows in each, and which action completes it. No DOM access.
 
-/** @import { Selection, View } from "../types" */
+/** @import { Selection, View } from "../../view/web/types" */
 
 /**
  * A user action.

@@ -1,11 +1,11 @@
 // One head in numbers: the computation between two tokens, from query and key to the block's output.
 
-import { percent, tokenName } from "../captions.js";
-import { translate } from "../words.js";
+import { percent, tokenName } from "../../view/web/captions.js";
+import { translate } from "../../view/web/words.js";
 import { element, make } from "./elements.js";
 import { Strip, number } from "./strip.js";
 
-/** @import { TokenLayout } from "../types" */
+/** @import { TokenLayout } from "../../view/web/types" */
 /** @import { Trace } from "./trace.js" */
 
 const STRONGEST = 6; // number of keys in the list

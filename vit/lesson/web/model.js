@@ -1,13 +1,13 @@
 // A checkpoint read from the page: computes attention and class probabilities of a picture. No DOM access.
 
-import { inflate, openPayload } from "../bytes.js";
+import { inflate, openPayload } from "../../view/web/bytes.js";
 import { packMaps } from "./maps_payload.js";
 import { prepare } from "./preprocess.js";
 import { trace } from "./trace.js";
 import { VisionTransformer } from "./transformer.js";
 import { readWeights } from "./weights.js";
 
-/** @import { LessonHeader } from "../types" */
+/** @import { LessonHeader } from "./types" */
 
 /** A checkpoint and its last picture. */
 export class Model {
@@ -26,7 +26,7 @@ export class Model {
     this.lastInput = null; // input whose activations the transformer holds
   }
 
-  /** @param {Uint8Array} bytes written by `vit.view.lesson.model_bytes` */
+  /** @param {Uint8Array} bytes written by `vit.lesson.page.model_bytes` */
   static async read(bytes) {
     const { header, section } = openPayload(bytes);
     const lesson = /** @type {LessonHeader} */ (/** @type {unknown} */ (header));

@@ -1,7 +1,7 @@
 """Quantise a model's weights for the lesson, so that the file is small enough for e-mail, without visible error.
 
 Each row of a matrix is stored as integers of `BITS` bits and one scale. `benchmarks/lesson.py` measures the error of
-maps and predictions. `vit/view/web/lesson/weights.js` reads the weights.
+maps and predictions. `vit/lesson/web/weights.js` reads the weights.
 """
 
 import zlib
@@ -77,7 +77,7 @@ def unpack_weights(weights: PackedWeights) -> dict[str, np.ndarray]:
 
 
 def unsupported_reason(config: ViTConfig) -> str:
-    """Return why `vit/view/web/lesson/transformer.js` does not support a model; "" if it does."""
+    """Return why `vit/lesson/web/transformer.js` does not support a model; "" if it does."""
     if config.activation != "gelu" or config.gated_mlp:
         return "its MLP is not a plain MLP with GELU"
     norms = config.norm_pre or config.post_norm or config.attn_norm or config.mlp_norm

@@ -2,7 +2,7 @@
 
 import { STEPS } from "./course.js";
 import { element, make } from "./elements.js";
-import { translate } from "../words.js";
+import { translate } from "../../view/web/words.js";
 
 /** @import { Course } from "./course.js" */
 

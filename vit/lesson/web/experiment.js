@@ -1,7 +1,7 @@
 // The experiment of the last step: hide patches from the model and compare its predictions.
 
-import { percent } from "../captions.js";
-import { translate } from "../words.js";
+import { percent } from "../../view/web/captions.js";
+import { translate } from "../../view/web/words.js";
 import { element } from "./elements.js";
 
 const SHARE = 0.15; // share of the patches to hide

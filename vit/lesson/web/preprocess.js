@@ -2,7 +2,7 @@
 
 import { resample } from "./resample.js";
 
-/** @import { Preprocess } from "../types" */
+/** @import { Preprocess } from "./types" */
 
 /**
  * Return the model's input and the part of the picture that it covers.

@@ -1,4 +1,4 @@
-// Decodes bytes that `vit.view.lesson.as_text` stored as text, two per UTF-16 code unit. No DOM access.
+// Decodes bytes that `vit.lesson.page.as_text` stored as text, two per UTF-16 code unit. No DOM access.
 
 const ESCAPE = 0x2424; // "␤"; the highest bit of the following code unit is inverted
 const HIGHEST = 0x8000;

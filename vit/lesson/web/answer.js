@@ -1,8 +1,8 @@
 // The model's most probable classes, with bars.
 
-import { percent } from "../captions.js";
+import { percent } from "../../view/web/captions.js";
 import { element, make } from "./elements.js";
-import { translate } from "../words.js";
+import { translate } from "../../view/web/words.js";
 
 const SHOWN = 3; // number of classes
 

@@ -8,7 +8,7 @@ import { Operations } from "./operations.js";
 import { Workspace } from "./workspace.js";
 
 /** @import { Matrix, Panels } from "./workspace.js" */
-/** @import { Config } from "../types" */
+/** @import { Config } from "./types" */
 
 /**
  * @typedef {object} Block weights of a block, and its activations of the last pass

@@ -1,6 +1,6 @@
-// Decodes the weights that `vit.view.lesson_weights` packed. No DOM access.
+// Decodes the weights that `vit.lesson.weights` packed. No DOM access.
 
-/** @import { PackedTensor } from "../types" */
+/** @import { PackedTensor } from "./types" */
 
 /**
  * Return the tensors by name. Rounded tensors are integers times a step per row.

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -21,8 +22,8 @@ from vit.errors import UserError
 from vit.images import samples
 from vit.images.encode import encode_image
 from vit.images.files.decode import decode_image
+from vit.lesson import weights as lesson_weights
 from vit.untrusted import parse_json
-from vit.view import lesson_weights
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import join_sections
 from vit.view.standalone_page import NEEDS, STYLE, digest, head, too_old
@@ -31,6 +32,8 @@ from vit.view.web import joined, read
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
 
+_WEB = Path(__file__).with_name("web")  # the page's own modules, style and words
+_VIT = Path(__file__).parents[1]
 Language = Literal["en", "de", "zh"]
 MAX_FILE = 8_000_000  # [bytes]; small enough for e-mail and messengers
 MAX_PARAMETERS = 2_800_000  # what fits into MAX_FILE
@@ -70,7 +73,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
             f"{checkpoint.name} does not fit into a lesson: {reason}. Choose a small plain model, such as cifar10."
         )
     words = _words(language)
-    script, worker = "\n" + joined("lesson/lesson.js"), joined("lesson/worker.js")
+    script, worker = "\n" + bundled("lesson.js"), bundled("worker.js")
     assert "</script" not in (script + worker).lower()
     notice, key = too_old(words["too old"], _NEEDS)
     policy = (
@@ -80,7 +83,7 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
     data = json.dumps({"words": words, "language": language}, ensure_ascii=False).replace("<", "\\u003c")
     text = "\n".join(
         [
-            head(words["title"], policy, STYLE + read("viewer.css") + read("lesson/lesson.css"), language, "utf-16"),
+            head(words["title"], policy, STYLE + read("viewer.css") + _own("lesson.css"), language, "utf-16"),
             notice,
             _lesson_html(words),
             f'<script type="application/json" id="data">{data}</script>',
@@ -96,6 +99,15 @@ def lesson(checkpoint: Checkpoint, language: Language = "en") -> bytes:
             f"{MAX_FILE / 1e6:.0f}. Choose a smaller checkpoint, such as cifar10."
         )
     return content
+
+
+def bundled(entry: str) -> str:
+    """Bundle a module of the lesson's page with the viewer's modules that it imports."""
+    return joined(f"{_WEB.relative_to(_VIT)}/{entry}", _VIT)
+
+
+def _own(name: str) -> str:
+    return (_WEB / name).read_text(encoding="utf-8")
 
 
 def expected_size(parameters: int) -> int:
@@ -171,7 +183,7 @@ def as_text(data: bytes) -> str:
 
 @cache
 def _table() -> dict[str, dict[str, str]]:
-    return cast("dict[str, dict[str, str]]", parse_json(read("lesson/words.json").encode()))
+    return cast("dict[str, dict[str, str]]", parse_json(_own("words.json").encode()))
 
 
 def _words(language: Language) -> dict[str, str]:
@@ -181,7 +193,7 @@ def _words(language: Language) -> dict[str, str]:
 
 def _lesson_html(words: dict[str, str]) -> str:
     """Build the translated body of the page, viewer included."""
-    body = re.sub(r"\{\{(.+?)\}\}", lambda match: html.escape(words[match[1]]), read("lesson/lesson.html"))
+    body = re.sub(r"\{\{(.+?)\}\}", lambda match: html.escape(words[match[1]]), _own("lesson.html"))
     # viewer.html has no placeholders: translate its English text between tags and in visible attributes.
     visible = re.compile(r'(?P<before>>\s*|(?:title|aria-label|alt)=")(?P<text>[^<>"]*[^<>"\s])(?P<after>\s*<|")')
     viewer = visible.sub(

@@ -1,6 +1,6 @@
 // A row of numbers as colours, with one selected by pointer, touch or arrow keys.
 
-import { decimal } from "../words.js";
+import { decimal } from "../../view/web/words.js";
 import { make } from "./elements.js";
 
 const NEGATIVE = [201, 128, 58], POSITIVE = [59, 146, 154]; // the page's accent colours, readable on light and dark
