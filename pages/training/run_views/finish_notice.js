@@ -1,6 +1,6 @@
 // Reports finished runs in the page's title and, if allowed, as browser notifications.
 
-/** @import { Mount } from "../../vit/view/web/types" */
+/** @import { Mount } from "../../../vit/view/web/types" */
 /** @typedef {{ id: string, name: string, status: string, accuracy: string }} Run */
 
 /** @type {WeakMap<HTMLElement, ReturnType<typeof build>>} */
