@@ -29,9 +29,9 @@ import vit
 from vit.cli.main import main as command
 from vit.explain.methods import METHODS, weights
 from vit.explain.recorded_pass import RecordedPass
-from vit.exports import animation, code_snippet, figures, map_pictures
+from vit.exports import animation, arrays, code_snippet, figures, map_pictures
 from vit.images import samples
-from vit.view import export
+from vit.view import map_view
 from vit.view.explanation import explain
 from vit.view.selection import Selection
 from vit.view.standalone_page import standalone
@@ -105,13 +105,13 @@ def of_views(folder: Path) -> dict[str, str]:
         seen = explain(checkpoint, samples.read("cat"), (side, side))
         result[f"payload at {side} px"] = seen.payload
         for selection in (Selection(block=2, head=1, token=30), Selection(view="rollout", token=12, smooth=True)):
-            view = export.MapView.of(seen.record, selection, seen.payload)
+            view = map_view.MapView.of(seen.record, selection, seen.payload)
             name = f"{selection.view} at {side} px"
             facts = figures.caption(seen, checkpoint, view.sentence)
             result |= {
                 f"{name}, picture to share": figures.shared_picture(seen, selection, checkpoint, view),
                 f"{name}, heads": map_pictures.grid_png(seen, selection),
-                f"{name}, npz": export.view_npz(seen, selection, checkpoint, view),
+                f"{name}, npz": arrays.view_npz(seen, selection, checkpoint, view),
                 f"{name}, code": code_snippet.snippet(seen, checkpoint, view.facts, sample="cat"),
                 f"{name}, page": standalone(seen.payload, selection, "cat"),
             }

@@ -26,7 +26,7 @@ from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.training.loop.snapshot_writer import SnapshotWriter
 from vit.view.explanation import Explanation, explain
-from vit.view.export import MapView, shared_top, weights
+from vit.view.map_view import MapView, shared_top, weights
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
 from vit.view.selection import Selection

@@ -29,8 +29,9 @@ from vit.explain.method_ranking import rank
 from vit.explain.methods import METHODS, heatmap_of, method
 from vit.explain.record import Precision
 from vit.explain.recorded_pass import RecordedPass
+from vit.exports.arrays import view_npz
 from vit.lesson.page import Language
-from vit.view.export import MapView, view_npz
+from vit.view.map_view import MapView
 from vit.view.selection import Selection
 
 pytestmark = pytest.mark.matrix

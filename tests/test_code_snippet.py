@@ -29,8 +29,8 @@ from vit.exports.code_snippet import snippet
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.cost import Size
-from vit.view import export
 from vit.view.explanation import Explanation, explain
+from vit.view.map_view import MapView, facts_of, weights
 from vit.view.selection import Selection
 
 
@@ -52,12 +52,12 @@ def run(explanation: Explanation, checkpoint: Checkpoint, facts: dict[str, Any],
 
 def compare(explanation: Explanation, checkpoint: Checkpoint, selection: Selection, **options: Any) -> str:
     """Run the code, compare its numbers bit by bit, and return it."""
-    record, facts = explanation.record, export.facts_of(explanation.record, selection)
+    record, facts = explanation.record, facts_of(explanation.record, selection)
     if facts["method"] == "similar" and "block" in facts:
         pixels = explanation.preprocess(explanation.picture)
         record = replace(record, features=token_features(checkpoint.model, pixels, facts["block"]))
     program, heatmap = run(explanation, checkpoint, facts, **options)
-    assert torch.equal(heatmap, record.heatmap(export.weights(record, selection)))
+    assert torch.equal(heatmap, record.heatmap(weights(record, selection)))
     return program
 
 
@@ -110,7 +110,7 @@ def test_code_gives_the_numbers_of_every_method(pooling: Checkpoint, method: str
                 facts = {"method": method, "precision": "float32"} | settings.changed(how.settings)
                 facts |= {"target": 3} if how.of_class else {}
                 facts |= {} if query is None else {"query": query, "direction": direction}
-                displayed = export.MapView.of_method(recorded, method, "", query, direction, settings)
+                displayed = MapView.of_method(recorded, method, "", query, direction, settings)
                 heatmap = run(explanation, pooling, facts)[1]
                 assert torch.equal(heatmap, explanation.record.heatmap(displayed.weights)), (query, direction, settings)
 
@@ -120,7 +120,7 @@ def test_code_of_components_gives_those_of_the_picture(checkpoint: Checkpoint) -
     explanation = explain(checkpoint, animated())
     features = token_features(checkpoint.model, explanation.preprocess(explanation.picture), 0)
     of = components([explanation.record.heatmap(features.T).permute(1, 2, 0)])
-    displayed = export.MapView.of_components(replace(explanation.record, features=features), 0, of, of.colours[0])
+    displayed = MapView.of_components(replace(explanation.record, features=features), 0, of, of.colours[0])
     heatmap = run(explanation, checkpoint, displayed.facts)[1]
     torch.testing.assert_close(heatmap, explanation.record.heatmap(displayed.weights))
 
@@ -129,8 +129,7 @@ def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:
     Path("photo.jpg").write_bytes(animated())
     explanation = explain(checkpoint, animated())
     other, own = (
-        run(explanation, checkpoint, export.facts_of(explanation.record, one))[1]
-        for one in (Selection(block=0), Selection())
+        run(explanation, checkpoint, facts_of(explanation.record, one))[1] for one in (Selection(block=0), Selection())
     )
     assert not torch.equal(other, own)
 
@@ -145,9 +144,7 @@ def test_size_precision_and_frame_are_stated_if_not_default(checkpoint: Checkpoi
     explanation = explain(checkpoint, animated(3), (64, 48), "bfloat16", frame=2)
     program = compare(explanation, checkpoint, Selection(block=1, head=0), picture="a.png", frame=2)
     assert all(word in program for word in ("(64, 48)", "bfloat16", "frame=2"))
-    plain = snippet(
-        explain(checkpoint, animated()), checkpoint, export.MapView.of(explanation.record, Selection()).facts
-    )
+    plain = snippet(explain(checkpoint, animated()), checkpoint, MapView.of(explanation.record, Selection()).facts)
     assert not any(word in plain for word in ("resized", "float", "frame=", "heads="))
 
 

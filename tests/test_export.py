@@ -19,14 +19,14 @@ from vit.errors import UserError
 from vit.explain.components import components
 from vit.explain.record import record
 from vit.explain.sensitivity import random_masks
-from vit.exports import figures
+from vit.exports import arrays, figures
+from vit.exports.arrays import attention_npz, view_npz
 from vit.exports.map_pictures import draw_map, grid_png
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.view import export
 from vit.view.explanation import Explanation, explain
-from vit.view.export import MapView, attention_npz, view_npz
+from vit.view.map_view import MapView, facts_of, weights
 from vit.view.overlay import OUTSIDE_BRIGHTNESS
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection
@@ -103,7 +103,7 @@ def test_file_states_the_origin_of_its_numbers(pack: Callable[..., dict[str, Any
 
 
 def test_too_large_attention_is_refused(pack: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "MAX_BYTES", 1000)
+    monkeypatch.setattr(arrays, "MAX_BYTES", 1000)
     with pytest.raises(UserError, match="Choose a smaller input size"):
         pack()
 
@@ -240,7 +240,7 @@ SELECTIONS = [
 def test_file_holds_the_map_bit_by_bit(explanation: Explanation, checkpoint: Checkpoint, selection: Selection) -> None:
     view = MapView.of(explanation.record, selection, explanation.payload)
     with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint, view))) as arrays:
-        truth = explanation.record.heatmap(export.weights(explanation.record, selection))
+        truth = explanation.record.heatmap(weights(explanation.record, selection))
         assert np.array_equal(arrays["heatmap"], truth.numpy())
         assert json.loads(str(arrays["meta"]))["unit"] == view.unit
 
@@ -290,7 +290,7 @@ def test_components_are_drawn_in_colour_and_written_as_numbers(
     assert record.features is not None
     patches = record.features[len(record.prefix) :].unflatten(0, record.grid)
     of = components([patches])
-    map_view = export.MapView.of_components(record, record.blocks - 1, of, of.colours[0])
+    map_view = MapView.of_components(record, record.blocks - 1, of, of.colours[0])
     assert record.heatmap(map_view.weights) == pytest.approx(of.values[0][..., 0].float().numpy(), abs=1e-5)
     chosen = Selection(view="components", opacity=1.0)
     picture = overlaid(explanation, chosen, map_view)
@@ -308,5 +308,5 @@ def test_components_are_drawn_in_colour_and_written_as_numbers(
 
 def test_nearest_patches_after_a_block_name_the_block(explanation: Explanation) -> None:
     selection = Selection(view="similar", token=3, after_block=0)
-    assert export.facts_of(explanation.record, selection) == {"method": "similar", "query": 3, "block": 0}
-    assert "after block 1." in export.MapView.of(explanation.record, selection).sentence
+    assert facts_of(explanation.record, selection) == {"method": "similar", "query": 3, "block": 0}
+    assert "after block 1." in MapView.of(explanation.record, selection).sentence

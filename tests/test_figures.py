@@ -19,7 +19,7 @@ from vit.exports.figures import DPI, caption, grid_figure, grid_sentence, map_fi
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
 from vit.view.explanation import Explanation, explain
-from vit.view.export import MapView, shared_top
+from vit.view.map_view import MapView, shared_top
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
 

@@ -20,7 +20,7 @@ from vit.explain.record import AttentionRecord
 from vit.explain.relevance import GradientRecord
 from vit.explain.sensitivity import faithfulness_verdict
 from vit.explain.settings import ROLLOUT, Fusion, Settings
-from vit.view import captions, export, overlay
+from vit.view import captions, map_view, overlay
 from vit.view.payload import pack_chain, unpack
 from vit.view.selection import Selection, ranges
 from vit.view.stored_record import record_of
@@ -100,7 +100,7 @@ def test_views_of_missing_data(case: dict[str, Any]) -> None:
     record = a_record(["cls"], [1, 1])
     record = replace(record, features=torch.ones(2, 1) if case["features"] else None)
     record = replace(record, pool_attention=torch.ones(1, 2) if case["pool"] else None)
-    assert export.facts_of(record, Selection(view=case["asked"]))["method"] == case["shown"]
+    assert map_view.facts_of(record, Selection(view=case["asked"]))["method"] == case["shown"]
 
 
 @pytest.mark.parametrize("case", CASES["hidden"])
@@ -185,7 +185,7 @@ def test_spread_of_a_row(case: dict[str, Any]) -> None:
 def test_the_last_colour_of_one_map(case: dict[str, Any]) -> None:
     record = a_record(case["prefix"], case["grid"])
     without = None if case["except"] < 0 else case["except"]
-    assert export._strongest_patch(torch.tensor(case["values"]), record, without) == case["top"]
+    assert map_view._strongest_patch(torch.tensor(case["values"]), record, without) == case["top"]
 
 
 @pytest.mark.parametrize("case", CASES["similar_ends"])
@@ -193,7 +193,7 @@ def test_colours_of_cosines(case: dict[str, Any]) -> None:
     values = torch.tensor(case["values"], dtype=torch.float32)
     record = a_record(case["prefix"], case["grid"], features=values[:, None])
     selection = Selection(view="similar", token=case["token"], scale=case["scale"])
-    assert list(export._scale_ends(record, selection, values, b"a payload")) == case["ends"]
+    assert list(map_view._scale_ends(record, selection, values, b"a payload")) == case["ends"]
 
 
 @pytest.mark.parametrize("case", CASES["covers"])
@@ -208,12 +208,14 @@ def test_reading_a_payload_in_python(name: str) -> None:
     record = record_of(base64.b64decode(case["payload"]))
     for row in case["rows"]:
         named = {key: row[key] for key in ("block", "head", "token", "direction")}
-        np.testing.assert_allclose(export.weights(record, Selection(**named)), row["values"], atol=0.5 / 255)
+        np.testing.assert_allclose(map_view.weights(record, Selection(**named)), row["values"], atol=0.5 / 255)
     for row in case["rollouts"]:
         named = {key: row[key] for key in (*ROLLOUT, "token", "direction")}
-        np.testing.assert_allclose(export.weights(record, Selection(view="rollout", **named)), row["values"], atol=2e-3)
+        np.testing.assert_allclose(
+            map_view.weights(record, Selection(view="rollout", **named)), row["values"], atol=2e-3
+        )
     for head, values in enumerate(case["pool"]):
-        np.testing.assert_allclose(export.weights(record, Selection(view="pool", head=head)), values, atol=1e-5)
+        np.testing.assert_allclose(map_view.weights(record, Selection(view="pool", head=head)), values, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES["generated_judged"], ids=lambda case: case["name"])

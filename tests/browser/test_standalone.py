@@ -18,7 +18,7 @@ from vit.explain.record import AttentionRecord, record
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.view import standalone_page as module
-from vit.view.export import MapView
+from vit.view.map_view import MapView
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack, pack_chain, pack_features, pack_masks
 from vit.view.selection import Selection

@@ -23,10 +23,11 @@ from vit.explain.methods import METHODS, Method, weights
 from vit.explain.names import format_position
 from vit.explain.record import AttentionRecord
 from vit.explain.settings import Direction
+from vit.exports.arrays import attention_npz
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.progress import tqdm
-from vit.view.export import attention_npz, method_facts
+from vit.view.map_view import method_facts
 from vit.view.overlay import overlay
 
 

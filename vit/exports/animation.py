@@ -25,7 +25,7 @@ from vit.model.cost import Size
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.captions import format_block_and_head
 from vit.view.explanation import Explanation
-from vit.view.export import MapView, shared_top, weights
+from vit.view.map_view import MapView, shared_top, weights
 from vit.view.overlay import Heatmap, scaled, window
 from vit.view.payload import unpack
 from vit.view.selection import Selection

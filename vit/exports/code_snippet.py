@@ -22,7 +22,7 @@ def snippet(
     """Generate Python code that computes the map of a view, using only the public API of `vit`.
 
     Args:
-        facts: arguments of `vit.heatmap`, or of a view, see `vit.view.export.facts_of`. Size and, unless stated,
+        facts: arguments of `vit.heatmap`, or of a view, see `vit.view.map_view.facts_of`. Size and, unless stated,
             precision are those of the explanation.
         picture: file name of the picture.
         sample: name of the sample, for a picture of the gallery.

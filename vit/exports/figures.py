@@ -9,7 +9,7 @@ from vit.exports.paper import COLOURS, DPI, EDGE, INCH, LINE, Kind, open_sheet, 
 from vit.images.geometry import Box
 from vit.view.captions import clear, outline, token_name
 from vit.view.explanation import Explanation
-from vit.view.export import MapView, shared_top
+from vit.view.map_view import MapView, shared_top
 from vit.view.overlay import mosaic, scaled, window
 from vit.view.prediction import answer
 from vit.view.selection import Selection

@@ -12,7 +12,7 @@ from vit.explain.record import AttentionRecord
 from vit.images.encode import encode_image
 from vit.images.geometry import Box
 from vit.view.explanation import Explanation
-from vit.view.export import MapView, shared_top
+from vit.view.map_view import MapView, shared_top
 from vit.view.overlay import COLORMAPS, Colormap, Heatmap, bordered, coloured, mosaic, overlay
 from vit.view.selection import Selection
 

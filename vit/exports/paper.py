@@ -93,7 +93,7 @@ class Sheet:
             name: of the colour map.
             scale: values of the first and the last colour.
             ends: minimum and maximum of the data; an end of the bar that they exceed is an arrow.
-            unit: see `vit.view.export.MapView`; weights get a second axis in multiples of uniform attention.
+            unit: see `vit.view.map_view.MapView`; weights get a second axis in multiples of uniform attention.
             tokens: N, for the second axis.
         """
         low, top = scale if scale[1] > scale[0] else (scale[0], scale[0] + 1)

@@ -40,7 +40,7 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
     """Describe a map in one sentence.
 
     Args:
-        facts: method, and its block, head, query and direction; see `vit.view.export.MapView`.
+        facts: method, and its block, head, query and direction; see `vit.view.map_view.MapView`.
 
     >>> facts = {"method": "attention", "block": 2, "head": "max", "query": 0, "direction": "to"}
     >>> sentence(facts, ["cls"], (2, 2))

@@ -14,7 +14,7 @@ from vit.explain.methods import METHODS
 from vit.explain.record import AttentionRecord
 from vit.explain.recorded_pass import RecordedPass
 from vit.model.transformer import VisionTransformer
-from vit.view import export
+from vit.view import map_view
 from vit.view.method_choice import ComputedMap, Method, MethodChoice, computed_map, describe
 from vit.view.payload import MAPS_UP_TO, chain_fits, relevance_chain
 from vit.view.selection import Selection
@@ -87,7 +87,7 @@ class MapSource:
     def weights(self, selection: Selection, choice: MethodChoice | None) -> Tensor:
         """Compute the numbers that the viewer shows for a selection: (N,)."""
         if selection.view != "relevance" or choice is None:
-            return export.weights(self.record, selection)
+            return map_view.weights(self.record, selection)
         settings = selection.settings(METHODS[choice.method].settings)
         key = (choice, choice.token(selection), selection.direction, settings)
         if self._last is None or self._last[0] != key:

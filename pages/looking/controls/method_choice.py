@@ -16,7 +16,7 @@ from pages.server.result_cache import cached, with_bar
 from pages.shared.escape import visible
 from vit.explain.methods import METHODS
 from vit.explain.recorded_pass import RecordedPass
-from vit.view import export, first_view, map_source, method_choice, payload
+from vit.view import first_view, map_source, map_view, method_choice, payload
 from vit.view.first_view import FirstView
 from vit.view.method_choice import MethodChoice, describe
 from vit.view.selection import Selection
@@ -140,7 +140,7 @@ def in_page(example: Example, selection: Selection, choice: MethodChoice) -> dic
 def weights(example: Example, selection: Selection, choice: MethodChoice | None) -> Tensor:
     """Compute the numbers that the viewer shows for a selection: (N,)."""
     if selection.view != "relevance" or choice is None:
-        return export.weights(example.explanation.record, selection)
+        return map_view.weights(example.explanation.record, selection)
     explained, method = recorded_pass(example, choice.explained_class), METHODS[choice.method]
     if not method.passes:
         return map_source.method_weights(explained, selection, choice)

@@ -16,10 +16,11 @@ from pages.server import pass_queue, uploaded_pictures
 from pages.shared import download_buttons
 from pages.shared.escape import with_code
 from vit.errors import UserError
-from vit.exports import animation, code_snippet, figures, map_pictures
+from vit.exports import animation, arrays, code_snippet, figures, map_pictures
 from vit.images.files import decode, video
-from vit.view import export, standalone_page
+from vit.view import standalone_page
 from vit.view.captions import file_stem, map_stem
+from vit.view.map_view import MapView, facts_of
 
 if TYPE_CHECKING:
     from pages.streamlit_internals.types import DeltaGenerator
@@ -39,7 +40,7 @@ class _View(NamedTuple):
     selection: Selection
     checkpoint: Checkpoint
     source: Source
-    drawn_map: Callable[[], export.MapView]
+    drawn_map: Callable[[], MapView]
     stem: str
 
 
@@ -49,7 +50,7 @@ def show(
     selection: Selection,
     checkpoint: Checkpoint,
     source: Source,
-    map_view: Callable[[], export.MapView] | None = None,
+    map_view: Callable[[], MapView] | None = None,
     code: dict[str, Any] | None = None,
     others: Callable[[], dict[str, Any]] = dict,
     **viewer: Any,
@@ -58,13 +59,13 @@ def show(
 
     Args:
         share: the popover.
-        map_view: computes the `vit.view.export.MapView`, if the selection alone does not define the map.
+        map_view: computes the `vit.view.map_view.MapView`, if the selection alone does not define the map.
         code: arguments of `vit.exports.code_snippet.snippet`, if the selection alone does not define them.
         others: returns further arguments like `viewer`, for the standalone page.
         viewer: `computed`, `method`, `chain`, `masks` and `features` of `vit.view.standalone_page.standalone`, as
             passed to the viewer.
     """
-    facts = code or export.facts_of(explanation.record, selection)
+    facts = code or facts_of(explanation.record, selection)
 
     def named(what: str) -> str:
         return file_stem(checkpoint.name, explanation.preprocess.size, what, source.name)
@@ -73,8 +74,8 @@ def show(
     heads_stem = named(_heads_stem(explanation, selection))
 
     @cache
-    def drawn_map() -> export.MapView:  # takes seconds for a large model, so it is computed on the first download
-        drawn = map_view() if map_view else export.MapView.of(explanation.record, selection, explanation.payload)
+    def drawn_map() -> MapView:  # takes seconds for a large model, so it is computed on the first download
+        drawn = map_view() if map_view else MapView.of(explanation.record, selection, explanation.payload)
         return drawn.with_faithfulness(explanation.record, viewer.get("masks"))
 
     view = _View(explanation, selection, checkpoint, source, drawn_map, stem)
@@ -84,16 +85,16 @@ def show(
     with st.container(horizontal=True, vertical_alignment="center"):
         heads = partial(map_pictures.grid_png, explanation, selection)
         download_buttons.file("All heads as PNG", heads, f"{heads_stem}.png", "image/png", key="heads.png")
-        size = export.attention_bytes(explanation.record)
+        size = arrays.attention_bytes(explanation.record)
         download_buttons.file(
             f"All attention as NPZ ({size / 1e6:.1f} MB)",
-            lambda: export.view_npz(explanation, selection, checkpoint, drawn_map()),
+            lambda: arrays.view_npz(explanation, selection, checkpoint, drawn_map()),
             f"{named('all-attention')}.npz",
             "application/octet-stream",
             key="npz",
-            disabled=size > export.MAX_BYTES,
+            disabled=size > arrays.MAX_BYTES,
             help="This map; all attention as float16 (blocks, heads, tokens, tokens); labels, geometry and versions"
-            if size <= export.MAX_BYTES
+            if size <= arrays.MAX_BYTES
             else "More than 1 GB: choose a smaller input size.",
         )
         with st.popover("More files", width="content"):
@@ -133,7 +134,7 @@ def _share(view: _View, viewer: dict[str, Any], others: Callable[[], dict[str, A
 
 def _heads_stem(explanation: Explanation, selection: Selection) -> str:
     """Name the picture of all heads, which show attention in every view."""
-    facts = export.facts_of(explanation.record, replace(selection, view="attention"))
+    facts = facts_of(explanation.record, replace(selection, view="attention"))
     return f"{map_stem({name: facts[name] for name in ('method', 'query', 'direction')})}-heads"
 
 
