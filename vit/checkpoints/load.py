@@ -29,7 +29,7 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import clip, torchvision
-from vit.checkpoints.families.heads import purpose
+from vit.checkpoints.families.classification_heads import purpose
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.families.timm_preprocess import with_arguments
 from vit.checkpoints.fingerprint import check_fingerprint

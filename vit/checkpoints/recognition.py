@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from vit.checkpoints.families import FAMILIES, MODEL_TYPES, READS, huggingface, timm_architectures
+from vit.checkpoints.families.classification_heads import Selection, described, purpose, select
 from vit.checkpoints.families.family import Family, InferredModel, build_config
-from vit.checkpoints.families.heads import Selection, described, purpose, select
 from vit.checkpoints.families.parts import Part, choose, distinct, find_parts, labels
 from vit.checkpoints.families.tensor_shapes import (
     Tensors,
