@@ -178,6 +178,14 @@ def test_arrays_beside_pictures_are_not_read(tmp_path: Path, monkeypatch: pytest
     assert read(tmp_path / "set").classes == ("cat", "dog")
 
 
+def test_arrays_in_a_file_called_index_are_read_and_an_index_of_an_earlier_version_is_not(tmp_path: Path) -> None:
+    np.savez(tmp_path / "index.npz", x=values(9, 8, 8), y=labels(9))
+    assert read(tmp_path).classes == ("0", "1", "2")
+    (tmp_path / "index.npz").rename(tmp_path / "set.npz")
+    np.savez(tmp_path / "index.npz", labels=labels(9))
+    assert read(tmp_path).classes == ("0", "1", "2")
+
+
 @pytest.mark.parametrize(
     "name",
     [

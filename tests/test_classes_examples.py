@@ -15,7 +15,7 @@ import vit
 from vit.errors import InvalidDataset, UserError
 from vit.explain.classes.examples import CrossValidation, classes_from_features
 from vit.explain.features import Features
-from vit.model.heads import NeighbourHead
+from vit.model.classification_heads import NeighbourHead
 
 
 def clouds(classes: int, count: int = 60, dim: int = 16, apart: float = 1.0, seed: int = 0) -> Features:

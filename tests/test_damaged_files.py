@@ -27,9 +27,10 @@ from written_searches import write_search, write_trial
 from pages.server import uploaded_pictures
 from vit.checkpoints import load, manage, save
 from vit.checkpoints.hub import models as hub
-from vit.data import readable, shards
+from vit.data import readable
 from vit.data.archives import import_archive
 from vit.data.layouts import class_names
+from vit.data.packed import index
 from vit.errors import UserError
 from vit.explain import features
 from vit.explain.features import Features
@@ -196,11 +197,11 @@ def index_of_packed_pictures(root: Path) -> Case:
                 archive.addfile(member, io.BytesIO(content))
 
     def read() -> None:
-        records = shards.index(root, bar=False).records
+        records = index.index_of(root, bar=False).records
         assert [records[number] for number in range(4)] == [b"a picture"] * 4
 
     read()
-    return Case(root, [root / shards.INDEX], read)
+    return Case(root, [root / index.INDEX], read)
 
 
 @case

@@ -18,7 +18,7 @@ from drawn import gradient, refusal
 from packed import Sandbox, classes, pack, picture
 from PIL import Image
 
-from vit.data import shards, tables
+from vit.data import tables
 from vit.data.archives.import_archive import import_dataset
 from vit.data.archives.name_encodings import encoding_of
 from vit.data.layouts import labelled_files, table_columns
@@ -26,6 +26,7 @@ from vit.data.layouts.folder_structure import pictures_of
 from vit.data.layouts.labelled_files import NoLabels, PictureLabels, labels_in, list_tables
 from vit.data.layouts.layout import find_layout
 from vit.data.layouts.table_columns import _is_number
+from vit.data.packed import index
 from vit.data.picture_trees import PackedTree
 from vit.data.tables import TableTooLong, read_table
 from vit.errors import InvalidDataset, InvalidImage, UserError
@@ -209,7 +210,7 @@ def test_encoding_of_many_lines_is_found_from_a_part() -> None:
 def packed_refusal(folder: Path) -> str:
     """Return the sentence for a folder, and check that nothing is left."""
     with pytest.raises(InvalidDataset) as caught:
-        shards.index(folder, bar=False)
+        index.index_of(folder, bar=False)
     assert not list(folder.glob("pictures.bin*"))
     message = str(caught.value)
     assert message.endswith(".") and "\n" not in message and len(message) <= 250
@@ -259,7 +260,7 @@ def test_label_that_is_not_utf8_is_refused_in_a_sentence(tmp_path: Path) -> None
 def test_every_type_of_label_is_read_or_refused_in_a_sentence(tmp_path: Path, label: "pa.Array") -> None:
     pq.write_table(pa.table({"image": [picture(1), picture(2)], "label": label}), tmp_path / "a.parquet")
     try:
-        assert len(shards.index(tmp_path, bar=False).labels) > 0
+        assert len(index.index_of(tmp_path, bar=False).labels) > 0
     except InvalidDataset as error:
         assert str(error).endswith(".") and "\n" not in str(error)
 
@@ -422,10 +423,10 @@ def test_changed_shards_are_read_or_refused(tmp_path: Path, kind: str, seed: int
     content = file.read_bytes()
     for _ in range(100):
         file.write_bytes(mutated(content, dice))
-        (tmp_path / shards.INDEX).unlink(missing_ok=True)
+        (tmp_path / index.INDEX).unlink(missing_ok=True)
         try:
             with limit_work("a shard", 2):
-                shards.index(tmp_path, bar=False)
+                index.index_of(tmp_path, bar=False)
         except InvalidDataset as error:
             assert str(error).endswith(".") and "\n" not in str(error)
 

@@ -17,8 +17,9 @@ import torch
 from patience import calls_in
 from PIL import Image
 
-from vit.data import catalog, shards, survey
+from vit.data import catalog, survey
 from vit.data.datasets import Dataset, load_dataset
+from vit.data.packed import index
 from vit.data.pictures import InMemoryPictures, StreamedPictures
 from vit.errors import InvalidDataset
 from vit.images.encode import encode_image
@@ -124,20 +125,20 @@ def test_streamed_pictures_equal_those_in_memory_in_any_order(packed: Path, work
 
 
 def test_index_is_built_once_and_again_after_a_change(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = shards.index(packed)
-    assert (packed / shards.INDEX).is_file()
+    first = index.index_of(packed)
+    assert (packed / index.INDEX).is_file()
     made: list[Path] = []
-    make = shards._make
-    monkeypatch.setattr(shards, "_make", lambda folder, *rest: (made.append(folder), make(folder, *rest))[1])
-    again = shards.index(packed)
+    make = index._make
+    monkeypatch.setattr(index, "_make", lambda folder, *rest: (made.append(folder), make(folder, *rest))[1])
+    again = index.index_of(packed)
     assert not made and again.classes == first.classes
     assert all(np.array_equal(one, other) for one, other in zip(again[1:3], first[1:3], strict=True))
-    file = shards.files_of(packed)[0]
+    file = index.files_of(packed)[0]
     file.touch()
-    shards.index(packed)
+    index.index_of(packed)
     assert made == [packed]
-    (packed / shards.INDEX).write_bytes(b"PK\x03\x04torn")
-    assert len(shards.index(packed).labels) == 78 and len(made) == 2
+    (packed / index.INDEX).write_bytes(b"PK\x03\x04torn")
+    assert len(index.index_of(packed).labels) == 78 and len(made) == 2
 
 
 def test_write_protected_folder_is_indexed_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +147,9 @@ def test_write_protected_folder_is_indexed_each_time(tmp_path: Path, monkeypatch
     def refuse(path: Path) -> object:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(shards, "replaced", refuse)
+    monkeypatch.setattr(index, "replaced", refuse)
     assert len(load(tmp_path).train.labels) == 60
-    assert not (tmp_path / shards.INDEX).exists()
+    assert not (tmp_path / index.INDEX).exists()
 
 
 def test_tars_are_read_on_a_full_disk_as_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,17 +198,17 @@ def test_invalid_data_is_refused_in_one_sentence(tmp_path: Path, write: Callable
     write(tmp_path)
     with pytest.raises(InvalidDataset, match=words):
         load(tmp_path)
-    assert not (tmp_path / shards.INDEX).exists()
+    assert not (tmp_path / index.INDEX).exists()
 
 
 def peak_of_indexing(folder: Path) -> int:
     """Return the peak memory [bytes] of indexing or refusing a folder, measured in a separate process."""
     code = (
         "import contextlib, resource, sys; from pathlib import Path\n"
-        "from vit.data import shards; import pyarrow.parquet\n"
+        "from vit.data.packed import index; import pyarrow.parquet\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak()\n"
-        "with contextlib.suppress(shards.InvalidDataset): shards.index(Path(sys.argv[1]), bar=False)\n"
+        "with contextlib.suppress(index.InvalidDataset): index.index_of(Path(sys.argv[1]), bar=False)\n"
         "print(peak() - before)"
     )
     done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
@@ -242,7 +243,7 @@ def test_label_out_of_range_is_refused(tmp_path: Path, label: int) -> None:
             add(archive, f"{number}.png", picture("train", number))
             add(archive, f"{number}.cls", text.encode())
     with pytest.raises(InvalidDataset, match="must be numbers from 0 to"):
-        shards.index(tmp_path, bar=False)
+        index.index_of(tmp_path, bar=False)
 
 
 @pytest.mark.parametrize("damage", ["in a header", "between records", "in a picture", "a header overwritten"])
@@ -258,10 +259,10 @@ def test_tar_truncated_or_damaged_anywhere_is_refused(tmp_path: Path, damage: st
     damaged = content[: cut[damage]] if damage in cut else None
     if damaged is None:
         damaged = content[: member.offset] + b"\x55" * 512 + content[member.offset + 512 :]
-    assert shards.index(tmp_path, bar=False).labels.shape == (20,)
+    assert index.index_of(tmp_path, bar=False).labels.shape == (20,)
     (tmp_path / "a.tar").write_bytes(damaged)
     with pytest.raises(InvalidDataset, match="is a damaged tar"):
-        shards.index(tmp_path, bar=False)
+        index.index_of(tmp_path, bar=False)
 
 
 @pytest.mark.parametrize("place", [0.3, 0.5, 0.99])
@@ -273,7 +274,7 @@ def test_damaged_parquet_is_refused_with_a_reason(tmp_path: Path, place: float) 
     content[start : start + 40] = b"\xff" * len(content[start : start + 40])
     file.write_bytes(content)
     with pytest.raises(InvalidDataset, match=r"is a damaged parquet file: (?!None)\w"):
-        shards.index(tmp_path, bar=False)
+        index.index_of(tmp_path, bar=False)
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -292,12 +293,12 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_invalid_index_is_rebuilt(tmp_path: Path, change: str) -> None:
     write_tars(tmp_path)
-    made = shards.index(tmp_path, bar=False)
-    with np.load(tmp_path / shards.INDEX) as stored:
+    made = index.index_of(tmp_path, bar=False)
+    with np.load(tmp_path / index.INDEX) as stored:
         arrays = {name: stored[name].copy() for name in stored.files}
     CHANGES[change](arrays)
-    np.savez(tmp_path / shards.INDEX, **arrays)
-    again = shards.index(tmp_path, bar=False)
+    np.savez(tmp_path / index.INDEX, **arrays)
+    again = index.index_of(tmp_path, bar=False)
     assert again.records.length.tolist() == made.records.length.tolist()
     assert again.records.offset.tolist() == made.records.offset.tolist()
     assert (again.labels.tolist(), again.split.tolist()) == (made.labels.tolist(), made.split.tolist())
@@ -349,12 +350,12 @@ def test_run_trains_the_same_weights_from_memory_streamed_and_resumed(
 def test_index_of_a_million_records_is_read_as_whole_arrays(tmp_path: Path) -> None:
     count = 1_280_000
     write_tars(tmp_path)
-    shards.index(tmp_path)
-    with np.load(tmp_path / shards.INDEX) as arrays:
+    index.index_of(tmp_path)
+    with np.load(tmp_path / index.INDEX) as arrays:
         document = arrays["document"]
     random = np.random.default_rng(0)
     np.savez(
-        tmp_path / shards.INDEX,
+        tmp_path / index.INDEX,
         document=document,
         number=random.integers(0, 6, count).astype(np.int32),
         offset=random.integers(0, 1000, count),
@@ -362,6 +363,6 @@ def test_index_of_a_million_records_is_read_as_whole_arrays(tmp_path: Path) -> N
         labels=random.integers(0, 2, count),
         split=np.zeros(count, np.int8),
     )
-    read = list[shards.Index]()
-    assert calls_in(lambda: read.append(shards.index(tmp_path))) < count / 100  # no Python step per record
+    read = list[index.Index]()
+    assert calls_in(lambda: read.append(index.index_of(tmp_path))) < count / 100  # no Python step per record
     assert len(read[0].labels) == count

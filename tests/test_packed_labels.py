@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 from test_packed_data import add, as_set, load, picture
 
-from vit.data import shards, survey
+from vit.data import survey
+from vit.data.packed import index
 from vit.errors import InvalidDataset
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -53,8 +54,8 @@ def write_file(path: Path, labels: Sequence[object], split: str = "train") -> No
 def test_split_is_a_word_in_the_name_of_a_file(tmp_path: Path, suffix: str, name: str, expected: str) -> None:
     write_file(tmp_path / f"a-train-0.{suffix}", [0, 1] * 10)
     write_file(tmp_path / f"{name}.{suffix}", [0, 1, 1])
-    found = shards.index(tmp_path, bar=False)
-    counts = {split: int((found.split == number).sum()) for number, split in enumerate(shards.SPLITS)}
+    found = index.index_of(tmp_path, bar=False)
+    counts = {split: int((found.split == number).sum()) for number, split in enumerate(index.SPLITS)}
     assert counts == {"train": 20, "validation": 0, "test": 0} | {expected: 23 if expected == "train" else 3}
 
 
@@ -109,7 +110,7 @@ def test_labels_of_other_kinds_are_numbered(
 ) -> None:
     write_file(tmp_path / f"train-0.{suffix}", labels)
     for _ in range(2):  # from the files, and from the stored index
-        found = shards.index(tmp_path, bar=False)
+        found = index.index_of(tmp_path, bar=False)
         assert (found.classes, found.labels.tolist(), found.notes) == (classes, expected, ())
 
 
@@ -118,7 +119,7 @@ def test_names_in_json_are_labels(tmp_path: Path) -> None:
         for number, label in enumerate(TEXTS):
             add(archive, f"{number}.json", json.dumps({"label": label}).encode())
             add(archive, f"{number}.png", picture("train", number))
-    found = shards.index(tmp_path, bar=False)
+    found = index.index_of(tmp_path, bar=False)
     assert (found.classes, found.labels.tolist()) == (("cat", "dog", "owl"), [1, 0, 0, 2] * 6)
 
 

@@ -27,7 +27,7 @@ from vit.explain.sensitivity import (
     score_drops,
 )
 from vit.model.attention import Hook
-from vit.model.heads import Activation
+from vit.model.classification_heads import Activation
 from vit.model.transformer import VisionTransformer
 
 ROWS, COLS = 6, 8

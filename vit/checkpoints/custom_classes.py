@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from vit.model.heads import Activation
+from vit.model.classification_heads import Activation
 from vit.model.layers import Linear
 
 

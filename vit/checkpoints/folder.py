@@ -27,7 +27,6 @@ from vit.checkpoints.checkpoint import (
 from vit.checkpoints.formats.weight_files import MAX_TEXT, is_shard, read_index, weights_among
 from vit.checkpoints.label_files import holds_labels
 from vit.errors import InvalidCheckpoint
-from vit.paths import split_part
 from vit.untrusted import brief, brief_list
 
 # Parts of a model that DeepSpeed splits: with ZeRO 3, or by tensors.
@@ -45,7 +44,7 @@ class CheckpointFiles:
         files: the opened weights files by name, in the order of names: one, or those that the index lists.
         index: tensor -> its file; empty without an index.
         texts: content of the other files; empty for a lone file, whose neighbours do not belong to it.
-        part: which of several models to use, from the path after "#"; "" for the default.
+        part: which of several models to use; "" for the default.
     """
 
     path: Path
@@ -63,18 +62,20 @@ class CheckpointFiles:
 
 
 @contextmanager
-def open_files(path: Path) -> Iterator[CheckpointFiles]:
+def open_files(path: Path, part: str = "") -> Iterator[CheckpointFiles]:
     """Open a checkpoint so that all its files belong to the same save.
 
     All files are opened through one descriptor of the folder. If the path leads to another folder afterwards, some
     files may have been missing, so the attempt is repeated; opened files stay readable even if the folder is then
     replaced.
 
+    Args:
+        part: becomes `CheckpointFiles.part`.
+
     Raises:
         InvalidCheckpoint: it does not exist or cannot be read, it has no weights or several files without an index, a
             file is too large or not a regular file, or it keeps being replaced.
     """
-    path, part = split_part(path)
     for _ in range(100):
         with ExitStack() as stack:
             try:

@@ -29,7 +29,7 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import clip, torchvision
-from vit.checkpoints.families.heads import purpose
+from vit.checkpoints.families.classification_heads import purpose
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.families.timm_preprocess import with_arguments
 from vit.checkpoints.fingerprint import check_fingerprint
@@ -66,9 +66,10 @@ def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:
 def summarise(path: Path) -> CheckpointInfo:
     """Summarise the checkpoint in a folder without loading its weights; raises no error, whatever the folder holds."""
     params, size, labels, facts, family = 0, 0, 0, {}, ""
+    file, part = split_part(path)
     others: tuple[str, ...] = ()
     try:
-        with _last_resort(path.name), open_files(path) as source:
+        with _last_resort(path.name), open_files(file, part) as source:
             size = source.size
             headers, metadata = _read_all_headers(source)
             tensors = _merged(headers)
@@ -119,18 +120,18 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     Raises:
         InvalidCheckpoint: the problem, in one sentence; `Unavailable` if it cannot be downloaded.
     """
+    path, part = split_part(Path(path_or_name))
+    if part:
+        path_or_name = str(path) if isinstance(path_or_name, str) else path
     path = _locate(path_or_name)
-    with _last_resort(path.name), open_files(path) as source:
+    with _last_resort(path.name), open_files(path, part) as source:
         checkpoint = _load_source(source, heads)
     name = hub.pinned_name(checkpoint.path)
     return replace(checkpoint, name=str(name)) if name else checkpoint
 
 
 def _locate(path_or_name: str | Path) -> Path:
-    path, part = split_part(Path(path_or_name))
-    if part:
-        path = _locate(str(path) if isinstance(path_or_name, str) else path)
-        return path.with_name(f"{path.name}#{part}")
+    path = Path(path_or_name)
     if isinstance(path_or_name, str):
         with suppress(InvalidCheckpoint):
             return find_checkpoint(path_or_name)

@@ -1,16 +1,16 @@
 """Recognise the family of a checkpoint's tensors, and convert them; one reader for all families."""
 
-import math
 import re
 from collections.abc import Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from vit.checkpoints.families import FAMILIES, MODEL_TYPES, READS, huggingface, timm_architectures
+from vit.checkpoints.families.classification_heads import Selection, described, purpose, select
 from vit.checkpoints.families.family import Family, InferredModel, build_config
-from vit.checkpoints.families.heads import Selection, described, purpose, select
 from vit.checkpoints.families.parts import Part, choose, distinct, find_parts, labels
 from vit.checkpoints.families.tensor_shapes import (
     Tensors,
@@ -22,7 +22,6 @@ from vit.checkpoints.families.tensor_shapes import (
     possible_grids,
     possible_heads,
     reshape,
-    square_size,
 )
 from vit.checkpoints.other_architectures import BESIDE, refuse_others
 from vit.errors import InvalidCheckpoint, UnknownHeads
@@ -64,6 +63,15 @@ class ParsedCheckpoint(NamedTuple):
     normalisation: Mapping[str, Tensor] = MappingProxyType({})
 
 
+class _Model(NamedTuple):
+    """One model of a file, and remarks on its selection for people."""
+
+    family: Family
+    part: Part
+    selection: Selection
+    remarks: dict[str, str]
+
+
 def read(
     tensors: Tensors,
     document: Mapping[str, Any] | None = None,
@@ -76,8 +84,7 @@ def read(
 ) -> ParsedCheckpoint:
     """Recognise the family of a checkpoint's tensors and convert them; works on the meta device.
 
-    Settings come from config.json first, then from names and shapes of the tensors, then from the name of a published
-    model; the rest is assumed, and recorded in `ParsedCheckpoint.assumed`.
+    `_merge` lists the sources of settings in their order; `ParsedCheckpoint.assumed` has what no file states.
 
     Args:
         document: content of the config.json beside the weights, if there is one.
@@ -91,87 +98,56 @@ def read(
     Raises:
         InvalidCheckpoint: unsupported family, or a file that contradicts itself or its config.
     """
+    document = document or {}
     try:
-        model = _select(tensors, ours, part, document or {})
+        model = _select(tensors, ours, part, document)
         family = model.family
         renamed = family.rename({name: tensors[file_name] for name, file_name in model.selection.names.items()})
     except InvalidCheckpoint:
         if not known:  # config.json knows better than the names of tensors which model this is
-            check_config(document or {})
+            check_config(document)
         raise
     if family.config_names is huggingface.CONFIG_NAMES:
-        check_config(document or {})
-    own_head, bare = [tensors[file_name] for file_name in model.selection.head], list(model.part.own)
+        check_config(document)
+    own_head = [tensors[file_name] for file_name in model.selection.head]
     normalisation = {file_name: tensors[file_name] for file_name in model.selection.normalisation}
     if consume:
         tensors.clear()
     check_dtypes(renamed)
     if ours:
-        vit = (document or {}).get("vit")
+        vit = document.get("vit")
         if not isinstance(vit, Mapping):
             raise InvalidCheckpoint('config.json lacks the field "vit" that says what this model computes.')
         config = build_config(vit)
         return ParsedCheckpoint(family, config, reshape(renamed, config.grid, _placed(vit))[0], {})
 
-    stated = (family.stated(document) if document is not None else {}) | dict(known or {})
-    named = family.by_name(name)
-    width = needed(renamed, "patch_embed.weight", 4).shape[0]
-    recognised = InferredModel() if "rope" in stated else family.by_tensors(renamed, bare, name)
-    likely = dict(recognised.fields)
-    usual = likely.get("heads", default_heads(width))
-    if "heads" in named and named["heads"] != (usual or named["heads"]):
-        named = {field: value for field, value in named.items() if field != "heads"}  # file names are unreliable
-    elif "heads" in named:
-        likely.pop("heads", None)
+    from_config = family.stated(document) | dict(known or {})
+    known_model = InferredModel() if "rope" in from_config else family.by_tensors(renamed, list(model.part.own), name)
     renamed, adjusted = family.adjust(renamed)
-    if own_head:
-        renamed |= zip(("head.weight", "head.bias"), own_head, strict=False)
-        own_head.clear()
+    renamed |= zip(("head.weight", "head.bias"), own_head, strict=False)
+    own_head.clear()
     if "head.weight" in renamed and "head_dist.weight" not in renamed and "head.bias" not in renamed:
         renamed["head.bias"] = renamed["head.weight"].new_zeros(renamed["head.weight"].shape[:1])
         model.remarks.setdefault("head", "The file holds no bias of the head, so it has none.")
-    grid = _stated_grid(family, renamed, likely | stated, document or {})
-    reshaped, prefix = reshape(renamed, grid, _placed({**family.fixed, **likely, **stated, **adjusted}))
+    grid = _stated_grid(family, renamed, {**known_model.fields, **from_config}, document)
+    placed = _placed({**family.fixed, **known_model.fields, **from_config, **adjusted})
+    reshaped, prefix = reshape(renamed, grid, placed)
     pool = adjusted.pop("pool", None)
-    measured = infer(reshaped, prefix, stated.get("pool", pool)) | adjusted
-    for field in stated.keys() & measured.keys() - {"pool", "activation", "rope"}:
-        if stated[field] != measured[field]:
-            called = family.config_names.get(field, field)
-            raise InvalidCheckpoint(
-                f"config.json says {called} = {brief(stated[field])}, the weights say {brief(measured[field])}."
-            )
-    side = measured["patch_size"]
-    measured["image_size"] = (grid[0] * side, grid[1] * side) if grid else square_size(reshaped, side)
-    if measured["num_classes"] and (document or {}).get("problem_type") == "multi_label_classification":
-        measured["multi_label"] = True
-    if "blocks.0.scale1" in reshaped:
-        measured["layer_scale"] = 1.0  # any value: it only initialises untrained scales
-
-    # Later entries take precedence. Except for three fields, `stated` and `measured` were compared above.
-    values = {**family.fixed, **named, **likely, **stated, **measured}
-    assumed = {field: why for field, (_, why) in family.assumed.items() if field not in values}
-    values |= {field: family.assumed[field][0] for field in assumed}
-    assumed |= {
-        field: f"From the name {brief(name)}."
-        for field in named
-        if field not in {**family.fixed, **likely, **stated, **measured}
-    }
-    gated_by_timm = adjusted.get("activation") == "silu" and "blocks.0.mlp.fc1.weight" in bare  # Meta's names differ
-    if gated_by_timm and "activation" not in {**stated, **named} and not recognised.fields:
-        assumed["activation"] = "The activation of the gated MLPs is not in the file; SiLU is usual."
-    estimates = bool(model.selection.head_name) and purpose(model.selection.head_name) == "numbers"
-    if measured["num_classes"] == 1 and "multi_label" not in measured and not estimates:
-        assumed["outputs"] = ONE_OUTPUT
-    if inferred := [field for field in likely if field not in {**stated, **measured}]:
-        assumed[inferred[0]] = f"No file says which model this is; its tensors are those of {recognised.model}."
-    if grid is None and not family.square and "rope" not in stated:
-        patches = math.prod(size // side for size in measured["image_size"])
+    from_shapes = infer(reshaped, prefix, grid, from_config.get("pool", pool)) | adjusted
+    _check_agreement(family, from_config, from_shapes, heads)
+    if from_shapes["num_classes"] and document.get("problem_type") == "multi_label_classification":
+        from_shapes["multi_label"] = True
+    values, assumed = _merge(model, from_shapes, from_config, heads, known_model, name)
+    if grid is None and not family.square and "rope" not in from_config:
+        patches = reshaped["pos_embed"].shape[1]
         if "or" in (grids := possible_grids(patches)):
-            assumed["image_size"] = (
+            model.remarks["image_size"] = (
                 f"The file does not state the size of its pictures: {patches} patches may be {grids}; the first is "
                 "taken."
             )
-    _set_heads(values, assumed, heads, stated, measured)
+    estimates = purpose(model.selection.head_name) == "numbers"
+    if from_shapes["num_classes"] == 1 and "multi_label" not in from_shapes and not estimates:
+        model.remarks["outputs"] = ONE_OUTPUT
     return ParsedCheckpoint(
         family,
         build_config(values),
@@ -183,43 +159,84 @@ def read(
     )
 
 
-def _set_heads(
-    values: dict[str, Any],
-    assumed: dict[str, str],
+def _merge(
+    model: _Model,
+    from_shapes: Mapping[str, Any],
+    from_config: Mapping[str, Any],
     heads: int | None,
-    stated: Mapping[str, Any],
-    measured: Mapping[str, Any],
-) -> None:
-    """Set the number of attention heads in `values`, and the reason in `assumed` unless the file determines it.
+    known_model: InferredModel,
+    name: str,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Merge the sources of config fields, the first one that has a field wins; return values and assumptions.
 
     Args:
-        heads: from the user; None if the user gave none.
-        stated: config fields that config.json states.
-        measured: config fields that the tensors determine.
+        heads: from the user.
+        known_model: what all published models with such tensors have in common.
+        name: of the file and its folder.
 
     Raises:
-        InvalidCheckpoint: the user's number contradicts the file.
-        UnknownHeads: nothing determines the number.
+        UnknownHeads: no source has the number of attention heads.
     """
-    file_heads = stated.get("heads", measured.get("heads"))
-    if heads is not None and heads != (file_heads or heads):
-        where = "config.json says" if "heads" in stated else "The weights have"
-        raise InvalidCheckpoint(f"{where} {file_heads} attention heads, not {heads}. Omit the number.")
-    if heads is not None and file_heads is None:
-        values["heads"] = heads
-        assumed["heads"] = f"You chose {heads} attention heads."
-    elif values.get("heads") is None:
-        values["heads"] = None if "heads" in values else default_heads(measured["dim"])
-        assumed["heads"] = (
-            f"The file does not say how many attention heads it has; models of width {measured['dim']} usually have "
-            f"{values['heads']}. A wrong number loads without error and makes every map wrong."
+    family, width, certain = model.family, from_shapes["dim"], {**from_shapes, **from_config}
+    from_known_model = {field: value for field, value in known_model.fields.items() if field not in certain}
+    from_file_name = family.by_name(name)
+    usual = known_model.fields.get("heads", default_heads(width))
+    if usual is not None and from_file_name.get("heads", usual) != usual:
+        del from_file_name["heads"]  # file names are unreliable
+    elif "heads" in from_file_name or usual is None:
+        from_known_model.pop("heads", None)
+    gated_by_timm = from_shapes.get("activation") == "silu" and "blocks.0.mlp.fc1.weight" in model.part.own
+    if gated_by_timm and not {"activation"} & (from_config.keys() | from_file_name) and not known_model.fields:
+        model.remarks["activation"] = "The activation of the gated MLPs is not in the file; SiLU is usual."
+    tensors_of = f"No file says which model this is; its tensors are those of {known_model.model}."
+    unknown_heads = "The file does not say how many attention heads it has"
+    default = (
+        f"{unknown_heads}; models of width {width} usually have {usual}. A wrong number loads without error and makes "
+        "every map wrong."
+    )
+    sources = (  # fields, and why they are assumed
+        (from_shapes, ""),
+        (from_config, ""),
+        ({} if heads is None else {"heads": heads}, f"You chose {heads} attention heads."),
+        (dict(islice(from_known_model.items(), 1)), tensors_of),
+        (from_known_model, ""),
+        (
+            {field: from_file_name[field] for field in from_file_name.keys() - family.fixed},
+            f"From the name {brief(name)}.",
+        ),
+        (from_file_name, ""),
+        (family.fixed, ""),
+        *(({field: value}, why) for field, (value, why) in family.assumed.items()),
+        ({"heads": usual}, default),
+    )
+    values, assumed = dict[str, Any](), dict[str, str]()
+    for fields, why in sources:
+        new = {field: value for field, value in fields.items() if field not in values}
+        values |= new
+        assumed |= dict.fromkeys(new, why) if why else {}
+    if values["heads"] is None:
+        raise UnknownHeads(
+            f"{unknown_heads}, and for a width of {width} there is no usual number. State the number of heads, or put "
+            "the model's config.json beside the weights.",
+            possible_heads(width),
         )
-        if values["heads"] is None:
-            raise UnknownHeads(
-                f"The file does not say how many attention heads it has, and for a width of {measured['dim']} there is "
-                "no usual number. State the number of heads, or put the model's config.json beside the weights.",
-                possible_heads(measured["dim"]),
+    return values, assumed
+
+
+def _check_agreement(
+    family: Family, from_config: Mapping[str, Any], from_shapes: Mapping[str, Any], heads: int | None
+) -> None:
+    """Raise InvalidCheckpoint if the weights contradict config.json, or the file the user's number of heads."""
+    for field in from_config.keys() & from_shapes.keys() - {"pool", "activation", "rope", "image_size", "layer_scale"}:
+        if from_config[field] != from_shapes[field]:
+            called = family.config_names.get(field, field)
+            raise InvalidCheckpoint(
+                f"config.json says {called} = {brief(from_config[field])}, the weights say {brief(from_shapes[field])}."
             )
+    file_heads = from_config.get("heads", from_shapes.get("heads", heads))
+    if heads is not None and heads != file_heads:
+        where = "config.json says" if "heads" in from_config else "The weights have"
+        raise InvalidCheckpoint(f"{where} {file_heads} attention heads, not {heads}. Omit the number.")
 
 
 def used(tensors: Tensors, ours: bool = False, part: str = "", document: Mapping[str, Any] | None = None) -> set[str]:
@@ -304,15 +321,6 @@ def only_part(tensors: Tensors) -> str:
         names = brief_list(f"`{brief(part.prefix.rstrip('.'))}`" for part in parts)
         raise InvalidCheckpoint(f"The module holds several Vision Transformers: {names}. Hand over one of them.")
     return parts[0].prefix if parts else ""
-
-
-class _Model(NamedTuple):
-    """One model of a file, and remarks on its selection for people."""
-
-    family: Family
-    part: Part
-    selection: Selection
-    remarks: dict[str, str]
 
 
 def _select(tensors: Tensors, ours: bool, wanted: str, document: Mapping[str, Any]) -> _Model:

@@ -6,10 +6,10 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from vit.data import shards
 from vit.data.downloads import NAMES, TORCHVISION
 from vit.data.file_names import is_table
 from vit.data.folders import class_folders, folders_of_classes, has_classes, is_split
+from vit.data.packed.index import own_files_of
 from vit.errors import InvalidDataset
 from vit.paths import data_roots, dataset_folder
 from vit.untrusted import TooMuchWork, limit_work
@@ -53,7 +53,7 @@ def _inner(path: Path) -> list[Path]:
 
 
 def _is_dataset(path: Path) -> bool:
-    return len(class_folders(path)) > 1 or bool(shards.own_files_of(path)) or is_split(path)
+    return len(class_folders(path)) > 1 or bool(own_files_of(path)) or is_split(path)
 
 
 def _may_be_dataset(path: Path) -> bool:

@@ -21,9 +21,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data import readable, shards
+from vit.data import readable
 from vit.data.downloads import NAMES, TORCHVISION, download, is_downloaded, torchvision_class, unpacked_folder
 from vit.data.folders import is_packed, list_files
+from vit.data.packed.index import SPLITS, Records, index_of
 from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures, as_tensor
 from vit.data.readable import Opened
 from vit.data.shapes import SHAPES, shapes
@@ -211,7 +212,7 @@ def _torchvision_picture(source: Any, index: int) -> Image.Image:
 def _load_folder(spec: str, preprocess: Sequence[Preprocess], limits: _Limits) -> Dataset:
     path = Path(spec.removeprefix("folder:")).expanduser()
     if is_packed(path):
-        return _load_shards(spec, path, preprocess, limits)
+        return _load_packed(spec, path, preprocess, limits)
     listed = list_files(path, limits.only == "test")
     splits = zip(get_args(Split), (listed.train, listed.validation, listed.test), strict=True)
     parts = [[files[index] for index in limits.chosen(split, [label for _, label in files])] for split, files in splits]
@@ -336,13 +337,13 @@ def _read_pictures(
     return InMemoryPictures(images[: len(intact)], own), skipped
 
 
-def _load_shards(spec: str, path: Path, preprocess: Sequence[Preprocess], limits: _Limits) -> Dataset:
+def _load_packed(spec: str, path: Path, preprocess: Sequence[Preprocess], limits: _Limits) -> Dataset:
     path, level = split_part(path)
     if level:
         raise InvalidDataset(f"{str(path)!r} has its classes in files, not in levels of folders. Leave out #{level}.")
-    index = shards.index(path)
+    index = index_of(path)
     labels = index.labels.tolist()
-    every = {name: np.flatnonzero(index.split == number).tolist() for number, name in enumerate(shards.SPLITS)}
+    every = {name: np.flatnonzero(index.split == number).tolist() for number, name in enumerate(SPLITS)}
     if not every["test"] and every["validation"]:  # a single held-out split is used for testing, as in folders
         every["test"], every["validation"] = every["validation"], []
     for name, count in (("test", test_count), ("validation", validation_count)):
@@ -360,12 +361,12 @@ def _load_shards(spec: str, path: Path, preprocess: Sequence[Preprocess], limits
     records = [index.records.chosen(places) for places in parts]
     opened = [partial(_nth_record, own, _sufficient_side(one)) for own, one in zip(records, preprocess, strict=True)]
     own = [[labels[place] for place in places] for places in parts]
-    stamps = [partial(shards.Records.stamps, chosen) for chosen in records]
+    stamps = [partial(Records.stamps, chosen) for chosen in records]
     dataset = _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, limits)
     return replace(dataset, notes=index.notes)
 
 
-def _nth_record(records: shards.Records, least: int, index: int) -> Image.Image:
+def _nth_record(records: Records, least: int, index: int) -> Image.Image:
     try:
         return decode_image(records[index], least=least)
     except InvalidImage as error:

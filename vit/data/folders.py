@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.data import shards
 from vit.data.file_names import PICTURES as PICTURES
 from vit.data.file_names import Parts
 from vit.data.layouts.class_levels import choose_level
 from vit.data.layouts.class_names import names_of
 from vit.data.layouts.folder_structure import Content, Layout, has_splits, pictures_of
 from vit.data.layouts.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
+from vit.data.packed.index import files_of
 from vit.data.picture_trees import DiskTree
 from vit.data.splits import hold_out, test_count, validation_count
 from vit.data.tables import MOST_BYTES
@@ -115,13 +115,13 @@ def has_classes(path: Path) -> bool:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a folder's pictures are packed in tar and parquet files, see `vit.data.shards`.
+    """Whether a folder's pictures are packed in tar and parquet files, see `vit.data.packed`.
 
     Args:
         path: the folder, or PATH#LEVEL.
     """
     path, _ = split_part(path)
-    return not (class_folders(path / "train") or class_folders(path)) and bool(shards.files_of(path))
+    return not (class_folders(path / "train") or class_folders(path)) and bool(files_of(path))
 
 
 def class_folders(root: Path) -> tuple[str, ...]:

@@ -22,9 +22,9 @@ from vit.model.attention import (
     Route,
     attention_weights,
 )
+from vit.model.classification_heads import Activation
 from vit.model.config import ViTConfig
 from vit.model.cpu import exact_on_cpu, onednn
-from vit.model.heads import Activation
 from vit.model.layers import MLP, Branch, Linear, linear
 from vit.model.positions import relative_places, resize_biases, resize_positions, rotations
 

@@ -1,11 +1,13 @@
 """Read records and pictures back from viewer payloads."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import torch
 from PIL import Image
 
+from vit.explain.attention_tensors import record_of_attention
 from vit.explain.record import AttentionRecord
 from vit.images.geometry import Box
 from vit.view.payload import read_header, unpack
@@ -19,24 +21,17 @@ def record_of(payload: bytes) -> AttentionRecord:
     """
     header, sections = unpack(payload)
     prefix, (rows, cols) = tuple(header["prefix"]), header["grid"]
+    pool = torch.from_numpy(sections["pool"].copy()) if "pool" in sections else None
     if header["kind"] == "qk":
         queries = torch.from_numpy(sections["queries"].astype(np.float32)) * header["width"] ** 0.5
         keys = torch.from_numpy(sections["keys"].astype(np.float32))
-    else:  # the softmax of log weights returns the weights: log weights as queries, unit vectors as keys
-        patches = sections["maps"].astype(np.float32) * (sections["scales"][..., None] / 255)  # (L, H, N, P)
-        full = torch.from_numpy(np.concatenate([sections["prefix"].astype(np.float32), patches], -1))
-        tokens = full.shape[-1]
-        queries = full.clamp_min(torch.finfo(torch.float32).tiny).log() * tokens**0.5
-        keys = torch.eye(tokens).expand(*full.shape)
-    pool = torch.from_numpy(sections["pool"].copy()) if "pool" in sections else None
-    return AttentionRecord(
-        logits=torch.zeros(1, 0),
-        queries=tuple(queries),
-        keys=tuple(keys),
-        prefix=prefix,
-        grid=(rows, cols),
-        pool_attention=pool,
-    )
+        return AttentionRecord(
+            torch.zeros(1, 0), tuple(queries), tuple(keys), prefix, (rows, cols), pool_attention=pool
+        )
+    patches = sections["maps"].astype(np.float32) * (sections["scales"][..., None] / 255)  # (L, H, N, P)
+    full = np.concatenate([sections["prefix"].astype(np.float32), patches], -1)
+    attention = torch.from_numpy(full / full.sum(-1, keepdims=True))  # 8 bits a patch do not sum to 1
+    return replace(record_of_attention(attention, (rows, cols), prefix), pool_attention=pool)
 
 
 def picture_of(payload: bytes) -> tuple[Image.Image, Box]:

@@ -157,9 +157,9 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "probes that are none": written("probes/epoch-00001.zip", b"PK"),
     "an epoch without end": lambda run: (run / "probes" / f"epoch-{'9' * 200}.zip").touch(),
     "a log that is a folder": made("log.txt", Path.mkdir),
-    "a handle of no cluster": written("handle.json", b'{"place": [], "job": 5, "submitted": "now"}'),
+    "a handle of no cluster": written("handle.json", b'{"engine": [], "job": 5, "submitted": "now"}'),
     "a handle of a cluster that is gone": written(
-        "handle.json", f'{{"place": "x", "job": "{BAD}.1", "submitted": 1e9}}'.encode()
+        "handle.json", f'{{"engine": "x", "job": "{BAD}.1", "submitted": 1e9}}'.encode()
     ),
     "a handle with words for a shell": written("handle.json", b'{"place": "x", "job": "a.1; rm", "submitted": 1}'),
     "a heartbeat of 400 digits": changed("heartbeat", share=10**400, step=10**400),

@@ -89,12 +89,14 @@ def test_driver_of_a_job_ended_while_pending_trains_nothing(lab: ray.Ray, head: 
 
 
 def test_job_that_waits_since_an_earlier_version_finds_its_request(tmp_path: Path) -> None:
-    handle, request = Handle(tmp_path, "lab", f"{RUN}.1", 0.0), Request(("gpu",), nodes=2)
+    (folder := tmp_path / RUN).mkdir()
+    handle, request = Handle(folder, "lab", f"{RUN}.1", 0.0), Request(("gpu",), nodes=2)
     write_handle(handle, request)
-    document = read_json(tmp_path / HANDLE)
+    document = read_json(folder / HANDLE)
+    document["place"] = document.pop("engine")
     document["request"] |= {"workers": 0, "dry_run": False}
-    write_json(tmp_path / HANDLE, document)
-    assert read_request(tmp_path) == request
+    write_json(folder / HANDLE, document)
+    assert read_request(folder) == request and read_handle(folder) == handle
 
 
 def test_refused_job_leaves_no_handle(lab: ray.Ray, head: Head) -> None:

@@ -201,11 +201,14 @@ def _as_tokens(parts: list[Tensor], dim: int) -> Tensor:
     return concatenate([part.reshape(1, -1, dim) for part in parts], 1)
 
 
-def infer(tensors: Tensors, prefix: tuple[str, ...], pool: str | None = None) -> dict[str, Any]:
+def infer(
+    tensors: Tensors, prefix: tuple[str, ...], grid: tuple[int, int] | None = None, pool: str | None = None
+) -> dict[str, Any]:
     """Infer config fields from names and shapes of reshaped tensors.
 
     Args:
         prefix: names of the prefix tokens, from `reshape`.
+        grid: (rows, cols) of patches, as in `reshape`.
         pool: used where the tensors leave the pool open; None if unknown.
 
     Raises:
@@ -220,9 +223,11 @@ def infer(tensors: Tensors, prefix: tuple[str, ...], pool: str | None = None) ->
     if not depth:
         raise InvalidCheckpoint("The weights hold no transformer block.")
     dim, head = patch.shape[0], tensors.get("head.weight")
+    rows, cols = grid or (math.isqrt(tensors["pos_embed"].shape[1]),) * 2
     mlp_dim = needed(tensors, "blocks.0.mlp.fc2.weight", 2).shape[1]
     before_head = needed(tensors, "pre_logits.weight", 2) if "pre_logits.weight" in tensors else None
     config = {
+        "image_size": (rows * patch.shape[2], cols * patch.shape[2]),
         "patch_size": patch.shape[2],
         "channels": patch.shape[1],
         "dim": dim,
@@ -239,6 +244,8 @@ def infer(tensors: Tensors, prefix: tuple[str, ...], pool: str | None = None) ->
         "pre_logits": 0 if before_head is None else before_head.shape[0],
         "prefix": prefix,
     }
+    if "blocks.0.scale1" in tensors:
+        config["layer_scale"] = 1.0  # any value: it only initialises untrained scales
     if "pool.probe" in tensors:
         config["pool"] = "map_patches" if prefix and pool == "map_patches" else "map"
         pool_mlp_dim = needed(tensors, "pool.mlp.fc2.weight", 2).shape[1]
@@ -263,12 +270,6 @@ def possible_grids(patches: int) -> str:
     both = [grid for one in grids for grid in dict.fromkeys((one, one[::-1]))][:4]
     words = [f"{rows} x {cols}" for rows, cols in both]
     return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
-
-
-def square_size(tensors: Tensors, patch_size: int) -> tuple[int, int]:
-    """Return the (height, width) [px] of a square picture with as many patches as there are positions."""
-    side = math.isqrt(tensors["pos_embed"].shape[1]) * patch_size
-    return side, side
 
 
 def default_heads(dim: int) -> int | None:

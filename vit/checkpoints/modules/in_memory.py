@@ -8,20 +8,19 @@ not change.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from vit.checkpoints import families, recognition
+from vit.checkpoints import recognition
 from vit.checkpoints.checkpoint import Checkpoint, check_preprocess, is_finite, with_weights
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.load import empty_model, read_labels, read_preprocess, with_own_normalisation
 from vit.checkpoints.modules import own_pass
 from vit.checkpoints.modules.live_module import copied, unwrapped
-from vit.checkpoints.modules.module_facts import facts_of, facts_within
+from vit.checkpoints.modules.module_facts import facts_within, read_module
 from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
@@ -55,19 +54,16 @@ def checkpoint_from_module(
     module = unwrapped(module)
     tensors = copied(module)
     digest, places, unknown = _hash(tensors), None, None
-    if isinstance(module, VisionTransformer):
-        facts = facts_of(module)
-        reading = recognition.ParsedCheckpoint(families.huggingface.NATIVE, module.config, tensors, {})
-    else:
-        facts = facts_within(module, recognition.only_part(tensors))
-        read = partial(recognition.read, document=facts.document, name=facts.name, known=facts.known)
-        try:
-            read({name: tensor.to("meta") for name, tensor in tensors.items()})
-        except UnknownHeads as error:
-            unknown = error
+    ours = isinstance(module, VisionTransformer)
+    facts = facts_within(module, "" if ours else recognition.only_part(tensors))
+    try:
+        read_module(module, facts, {name: tensor.to("meta") for name, tensor in tensors.items()})
+    except UnknownHeads as error:
+        unknown = error
+    if not ours:
         pooler = tuple(tensor for name, tensor in tensors.items() if name.endswith(_POOLER))
         places = own_pass.Places(*recognition.places_of(tensors, facts.document), pooler)
-        reading = read(tensors, consume=True, heads=unknown.choices[0] if unknown else None)
+    reading = read_module(module, facts, tensors, heads=unknown.choices[0] if unknown else None)
     for key, tensor in reading.tensors.items():
         if not is_finite(tensor):
             raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{brief(key)}`).")

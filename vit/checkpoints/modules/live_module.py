@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vit.checkpoints import families, recognition
+from vit.checkpoints import recognition
 from vit.checkpoints.checkpoint import hollow, with_weights
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.load import empty_model
-from vit.checkpoints.modules.module_facts import ModuleFacts, facts_of, facts_within, part_at
+from vit.checkpoints.modules.module_facts import ModuleFacts, facts_within, part_at, read_module
 from vit.checkpoints.recognition import ParsedCheckpoint
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
@@ -110,16 +110,12 @@ def _describe(module: nn.Module) -> LiveModule:
     Raises:
         InvalidCheckpoint: unsupported family.
     """
-    if isinstance(module, VisionTransformer):
-        return LiveModule(
-            module, facts_of(module), ParsedCheckpoint(families.huggingface.NATIVE, module.config, {}, {})
-        )
     tensors = copied(module, "meta")
-    prefix = recognition.only_part(tensors)
+    prefix = "" if isinstance(module, VisionTransformer) else recognition.only_part(tensors)
     if prefix and all(name.startswith(prefix) for name in recognition.used(tensors)):
         return _describe(part_at(module, prefix))  # the module's other parts are not its head
     facts = facts_within(module, prefix)
-    return LiveModule(module, facts, recognition.read(tensors, facts.document, name=facts.name, known=facts.known))
+    return LiveModule(module, facts, read_module(module, facts, tensors))
 
 
 # --- Copying --------------------------------------------------------------------------------------------------------
@@ -160,10 +156,7 @@ def convert(live: LiveModule, tensors: Tensors) -> VisionTransformer:
     Raises:
         InvalidCheckpoint: the module's structure has changed since `find_vit`.
     """
-    if isinstance(live.module, VisionTransformer):
-        return with_weights(hollow(live.config), tensors)
-    facts = live.facts
-    reading = recognition.read(tensors, facts.document, name=facts.name, known=facts.known, consume=True)
+    reading = read_module(live.module, live.facts, tensors)
     return with_weights(empty_model(reading), reading.tensors)
 
 

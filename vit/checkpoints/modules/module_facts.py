@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from vit.checkpoints import recognition
+from vit.checkpoints import families, recognition
+from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.errors import InvalidCheckpoint
 from vit.model.transformer import VisionTransformer
 
@@ -55,6 +56,15 @@ def facts_within(module: nn.Module, prefix: str) -> ModuleFacts:
     named = ("id2label", "label2id", "num_labels", "label_names")  # these describe its original head
     document = {field: value for field, value in (facts.document or {}).items() if field not in named}
     return facts._replace(document=document if facts.document is not None else None)
+
+
+def read_module(
+    module: nn.Module, facts: ModuleFacts, tensors: Tensors, heads: int | None = None
+) -> recognition.ParsedCheckpoint:
+    """Convert the tensors of a module's `state_dict()` by its own settings, see `recognition.read`; consumes them."""
+    if isinstance(module, VisionTransformer):
+        return recognition.ParsedCheckpoint(families.huggingface.NATIVE, module.config, tensors, {})
+    return recognition.read(tensors, facts.document, heads=heads, name=facts.name, known=facts.known, consume=True)
 
 
 def part_at(module: Any, prefix: str) -> nn.Module:

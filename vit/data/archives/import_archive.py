@@ -17,12 +17,12 @@ from os.path import commonpath, splitext
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from vit.data import shards
 from vit.data.archives.archive_names import SeenNames, check_class
 from vit.data.archives.archive_readers import Budget, Member, list_members, read_chunks
 from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_path
 from vit.data.folders import list_files
 from vit.data.layouts.class_folders import ArrangedPictures, PackedPicture, arrange, place_pictures
+from vit.data.packed.index import SPLITS, SUFFIXES, index_of
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.files.decode import decode_image
@@ -100,7 +100,7 @@ def import_dataset(
     try:
         pool.mkdir(parents=True)
         unpacked = _unpack(archive, pool, progress)
-        packed = {path for path in (*unpacked.tables, *unpacked.others) if splitext(path[-1])[1] in shards.SUFFIXES}
+        packed = {path for path in (*unpacked.tables, *unpacked.others) if splitext(path[-1])[1] in SUFFIXES}
         try:
             arranged = (
                 _arrange_packed(archive, packed, pool)
@@ -146,7 +146,7 @@ def _arrange_packed(archive: Path, paths: Collection[Parts], pool: Path) -> Arra
     """Write the pictures of files that hold many into the pool, and return them by split and class."""
     folder = pool / "packed"
     _keep(archive, paths, folder)
-    index = shards.index(folder, bar=False)
+    index = index_of(folder, bar=False)
     if len(index.records) > MAX_FILES:
         raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
     splits: dict[str, dict[str, list[PackedPicture]]] = {}
@@ -159,7 +159,7 @@ def _arrange_packed(archive: Path, paths: Collection[Parts], pool: Path) -> Arra
         except InvalidImage as error:
             unused.append(f"{index.records.name(number)}: {error}")
             continue
-        kind = "val" if shards.SPLITS[split] == "validation" else shards.SPLITS[split]
+        kind = "val" if SPLITS[split] == "validation" else SPLITS[split]
         splits.setdefault(kind, {}).setdefault(check_class(index.classes[label]), []).append(picture)
     splits = {"": splits["train"]} if splits.keys() == {"train"} else splits
     return ArrangedPictures(splits, unused, index.notes, tuple(paths))

@@ -17,7 +17,7 @@ from vit.errors import InvalidDataset, UserError
 from vit.explain.confidence import wilson
 from vit.explain.features import Features, features_of, pooled_features
 from vit.explain.head_census import batch_size
-from vit.model.heads import NeighbourHead
+from vit.model.classification_heads import NeighbourHead
 from vit.model.layers import Linear
 from vit.progress import pictures_bar
 

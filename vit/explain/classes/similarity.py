@@ -7,8 +7,8 @@ from vit.checkpoints.custom_classes import CustomClasses
 from vit.checkpoints.input_sizes import resized
 from vit.errors import UserError
 from vit.explain.features import patch_features, pooled_features
+from vit.model.classification_heads import LikenessHead
 from vit.model.cost import Size
-from vit.model.heads import LikenessHead
 
 
 def class_from_picture(

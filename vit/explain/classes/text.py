@@ -11,7 +11,7 @@ from vit.checkpoints.custom_classes import CustomClasses
 from vit.checkpoints.formats.json_documents import read_json
 from vit.checkpoints.text_tower import load_text_tower
 from vit.errors import InvalidCheckpoint, UserError
-from vit.model.heads import CosineHead
+from vit.model.classification_heads import CosineHead
 from vit.untrusted import brief
 
 MAX_PHRASES = 1000

@@ -188,7 +188,8 @@ def query_each(
 def read_handle(folder: Path) -> Handle | None:
     """Return the handle of a cluster's run; None for a run of this machine, or for a copy of a cluster's run."""
     values = read_json(folder / HANDLE)
-    engine_name, job, submitted = values.get("place"), values.get("job"), values.get("submitted")
+    engine_name = values.get("engine", values.get("place"))  # "place" in older runs
+    job, submitted = values.get("job"), values.get("submitted")
     if not (
         is_text(engine_name)
         and NAME.fullmatch(engine_name)
@@ -206,7 +207,7 @@ def read_handle(folder: Path) -> Handle | None:
 def write_handle(handle: Handle, request: Request) -> None:
     """Write the handle and the requested resources of a cluster's run, before it is submitted."""
     resources = request._asdict() | {"devices": list(request.devices)}
-    identity = {"place": handle.engine_name, "job": handle.job, "submitted": handle.submitted}
+    identity = {"engine": handle.engine_name, "job": handle.job, "submitted": handle.submitted}
     write_json(handle.folder / HANDLE, identity | {"request": resources})
 
 

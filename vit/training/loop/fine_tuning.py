@@ -54,13 +54,14 @@ class ResolvedStart(NamedTuple):
     model: ViTConfig
 
 
-def resolve(config: TrainConfig, num_classes: int = 1) -> ResolvedStart:
+def resolve(config: TrainConfig, num_classes: int = 1, base: Base | None = None) -> ResolvedStart:
     """Look up the checkpoint that a run starts from, and the model that it trains.
 
     The checkpoint is opened, and downloaded if necessary, once per process and version of its files.
 
     Args:
         num_classes: number of classes of the dataset; any number does if only sizes are needed.
+        base: properties of the checkpoint, if they are known; None to open it.
 
     Raises:
         InvalidCheckpoint: it cannot be downloaded or opened.
@@ -68,7 +69,7 @@ def resolve(config: TrainConfig, num_classes: int = 1) -> ResolvedStart:
     """
     if not config.init_from:
         return ResolvedStart(None, config.vit_config(num_classes))
-    base = _open_base(config.init_from, _version(config.init_from))
+    base = base or _open_base(config.init_from, _version(config.init_from))
     try:
         return ResolvedStart(base, config.vit_config(num_classes, base.model))
     except ValueError as error:

@@ -11,7 +11,7 @@ from vit.errors import InvalidConfig, InvalidDataset
 from vit.images.preprocess import Normalise, Preprocess
 from vit.training.loop.config import TrainConfig
 from vit.training.loop.distributed import Process, memory_budget
-from vit.training.loop.fine_tuning import Base
+from vit.training.loop.fine_tuning import ResolvedStart
 
 _MEASURED_AT_ONCE = 32  # pictures per batch, whose pixels take 8 bytes each
 
@@ -51,20 +51,18 @@ class RunData:
         return [*(self.folders or self.classes), *counts, *self.preprocess.mean, *self.preprocess.std]
 
 
-def open_data(
-    config: TrainConfig, process: Process, base: Base | None = None, dataset: Dataset | None = None
-) -> RunData:
+def open_data(config: TrainConfig, process: Process, start: ResolvedStart, dataset: Dataset | None = None) -> RunData:
     """Load and split the run's dataset, and compute its normalisation.
 
     Args:
-        base: the checkpoint that the run starts from, whose normalisation is used.
+        start: the model, for its input, and the checkpoint that it starts from, whose normalisation is used.
         dataset: replaces the dataset of `config.data`, for dry runs.
 
     Raises:
         InvalidDataset: it cannot be read, or has too few pictures.
         InvalidConfig: batches cannot be divided among the processes.
     """
-    sizes = config.vit_config(1, base and base.model)
+    sizes, base = start.model, start.base
     unnormalised = Preprocess(sizes.image_size, mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels)
     with process.leader_first():
         dataset = dataset or load_dataset(

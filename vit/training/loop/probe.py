@@ -10,8 +10,8 @@ from vit.data.pictures import InMemoryPictures, Pictures
 from vit.data.splits import interleave_classes
 from vit.explain.features import pooled_features
 from vit.images.preprocess import Normalise
+from vit.model.classification_heads import NeighbourHead
 from vit.model.cost import images_in_memory
-from vit.model.heads import NeighbourHead
 from vit.model.transformer import VisionTransformer
 from vit.training.loop import feature_store
 from vit.training.loop.ladder import RungResult

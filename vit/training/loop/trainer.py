@@ -8,7 +8,7 @@ import math
 import platform
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,10 +113,10 @@ class Trainer:
             resumed: whether `load` will set the weights, so that the initial checkpoint is not needed.
         """
         self.config, self.run, self.process = config, run, process
-        base = base or resolve(config).base
-        self.data = open_data(config, process, base, dataset)
+        start = resolve(config, base=base)
+        self.data = open_data(config, process, start, dataset)
         torch.manual_seed(config.seed)
-        model = VisionTransformer(config.vit_config(len(self.data.classes), base and base.model))
+        model = VisionTransformer(replace(start.model, num_classes=len(self.data.classes)))
         if config.init_from and not resumed:
             load_weights_(model, load_checkpoint(start_of(config.init_from, run)), self.data.classes)
         elif config.start == "mimetic" and not config.init_from:

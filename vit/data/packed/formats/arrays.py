@@ -4,22 +4,24 @@ A word in an array's name says that it holds pictures or labels, another one its
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import isqrt
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vit.data.archives.archive_readers import Budget, list_members, read_chunks
+from vit.data.archives.archive_readers import list_members, read_chunks
 from vit.data.layouts.split_names import Kind, split_name
+from vit.data.packed.contract import Files, Picture
 from vit.errors import InvalidDataset
 from vit.images.encode import encode_image
 from vit.untrusted import brief, brief_list, spend
 
-SUFFIXES = (".npz", ".npy")
+SUFFIXES, ALONE = (".npz", ".npy"), True  # arrays beside pictures are often features
 _PICTURES, _LABELS = {"x", "image", "images", "img", "imgs", "data"}, {"y", "label", "labels", "target", "targets"}
 _MOST = 1_000_000  # pictures of an array
 _LEAST_SIDE = 8  # of a picture as a flat row; shorter rows are other features [px]
@@ -27,60 +29,62 @@ _MOST_HEADER = 10_000  # [bytes]
 _CHUNK_BYTES = 1 << 26  # read at once; also the maximum of a picture
 
 
-def read_arrays(
-    files: Sequence[Path], splits: Sequence[Kind | None], empty: Path, budget: Budget, notes: list[str]
-) -> Iterator[tuple[int, bytes, Any, Kind]]:
-    """Yield the file's number, the content as PNG, the label (None without one) and the split of each picture.
-
-    Args:
-        splits: of each file by its name; for training if neither it nor the array's name states one.
-        empty: folder for unpacked arrays.
-        notes: receives assumptions, for people.
+def read(files: Files) -> Iterator[Picture]:
+    """Yield the pictures of all arrays, as PNG; those without a split in a name are for training.
 
     Raises:
         InvalidDataset: damaged files, or arrays that are not pictures with one label each.
     """
-    found: dict[tuple[bool, Kind], tuple[int, str, NDArray[Any]]] = {}
-    names: list[str] = []
-    for number, name, path in _unpacked(files, empty, budget):
-        names.append(brief(name))
-        words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", re.sub(r"^([XxYy])(?=tr|te|va|dev)", r"\1_", name))  # as in xtrain
-        stated, kinds = split_name("_".join(words)), {word.lower() for word in words} & (_PICTURES | _LABELS)
-        if kinds:
-            key = bool(kinds & _LABELS), stated.kind if stated else splits[number] or "train"
-            if key in found:
-                both = brief_list(brief(files[one].name) for one in (found[key][0], number))
-                raise InvalidDataset(f"Several arrays are for {key[1]}, in {both}. Put each set into its own folder.")
-            found[key] = number, names[-1], _opened(path, names[-1])
-    if len({labels for labels, _ in found}) < 2:
-        raise InvalidDataset(
-            f"Arrays of pictures and labels are needed, such as x_train and y_train; here are {brief_list(names)}. "
-            "Rename them, or save the pictures as PNG in a folder per class."
-        )
-    for (labels, split), (number, name, values) in found.items():
-        if not labels:
-            own = _labels_of(*found[True, split][1:]) if (True, split) in found else [None] * len(values)
-            if values.ndim == 4 and values.shape[2:] == (3, len(own)) != values.shape[:2]:  # pictures last, as in SVHN
-                values = np.moveaxis(values, -1, 0)
-            if len(own) != len(values):
-                raise InvalidDataset(f"{name} has {len(values):,} pictures and {len(own):,} labels. Save both again.")
-            for picture, label in zip(_pictures_of(name, values, notes), own, strict=True):
-                yield number, encode_image(Image.fromarray(picture), compress_level=1), label, split
+    with TemporaryDirectory(dir=files.budget.folder, prefix=".") as empty:
+        found: dict[tuple[bool, Kind], tuple[Path, str, NDArray[Any]]] = {}
+        names: list[str] = []
+        for file, split, name, path in _unpacked(files, Path(empty)):
+            names.append(brief(name))
+            words = re.findall(
+                r"[A-Z]?[a-z]+|[A-Z]+", re.sub(r"^([XxYy])(?=tr|te|va|dev)", r"\1_", name)
+            )  # as in xtrain
+            stated, kinds = split_name("_".join(words)), {word.lower() for word in words} & (_PICTURES | _LABELS)
+            if kinds:
+                key = bool(kinds & _LABELS), stated.kind if stated else split or "train"
+                if key in found:
+                    both = brief_list(brief(one.name) for one in (found[key][0], file))
+                    raise InvalidDataset(
+                        f"Several arrays are for {key[1]}, in {both}. Put each set into its own folder."
+                    )
+                found[key] = file, names[-1], _opened(path, names[-1])
+        if len({labels for labels, _ in found}) < 2:
+            raise InvalidDataset(
+                f"Arrays of pictures and labels are needed, such as x_train and y_train; here are {brief_list(names)}. "
+                "Rename them, or save the pictures as PNG in a folder per class."
+            )
+        for (labels, kind), (file, name, values) in found.items():
+            if not labels:
+                own = _labels_of(*found[True, kind][1:]) if (True, kind) in found else [None] * len(values)
+                if (
+                    values.ndim == 4 and values.shape[2:] == (3, len(own)) != values.shape[:2]
+                ):  # pictures last, as in SVHN
+                    values = np.moveaxis(values, -1, 0)
+                if len(own) != len(values):
+                    raise InvalidDataset(
+                        f"{name} has {len(values):,} pictures and {len(own):,} labels. Save both again."
+                    )
+                for picture, label in zip(_pictures_of(name, values, files.notes), own, strict=True):
+                    yield Picture(file, encode_image(Image.fromarray(picture), compress_level=1), label, kind)
 
 
-def _unpacked(files: Sequence[Path], empty: Path, budget: Budget) -> Iterator[tuple[int, str, Path]]:
-    """Yield the number of its file, the name, and a file of each array."""
-    for number, file in enumerate(files):
+def _unpacked(files: Files, empty: Path) -> Iterator[tuple[Path, Kind | None, str, Path]]:
+    """Yield file, split by the file's name, name, and a file of its own for each array."""
+    for file, split in zip(files, files.splits, strict=True):
         if file.suffix == ".npy":
-            yield number, file.stem, file
+            yield file, split, file.stem, file
             continue
         with file.open("rb") as raw:
-            for count, member in enumerate(list_members(raw, budget, [])):
-                with (path := empty / f"{number}-{count}").open("wb") as out:
+            for count, member in enumerate(list_members(raw, files.budget, [])):
+                with (path := empty / f"{file.name}-{count}").open("wb") as out:
                     for chunk in read_chunks(member):
-                        budget.store(len(chunk))
+                        files.budget.store(len(chunk))
                         out.write(chunk)
-                yield number, member.path[-1].removesuffix(".npy"), path
+                yield file, split, member.path[-1].removesuffix(".npy"), path
 
 
 def _opened(path: Path, name: str) -> NDArray[Any]:
