@@ -53,13 +53,8 @@ class Search:
         Args:
             runs: all runs; None to list them.
         """
-        begin = f"{self.id}-"
-        numbers = {
-            run.nonce.removeprefix(begin): run
-            for run in (list_runs() if runs is None else runs)
-            if run.sweep == self.id
-        }
-        return dict(sorted((int(number), run) for number, run in numbers.items() if number.isdecimal()))
+        every = list_runs() if runs is None else runs
+        return dict(sorted((run.trial, run) for run in every if run.search == self.id and run.trial is not None))
 
 
 def nonce_of(search_id: str, number: int) -> str:
