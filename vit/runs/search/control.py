@@ -17,6 +17,7 @@ from vit.runs.launch_checks import Limits, check_request
 from vit.runs.queue_file import launch_lock
 from vit.runs.registry import ANY_GPU, MAX_REASON, Run, list_runs, shorten
 from vit.runs.search.plan import FILE, MOST_NAME, SearchPlan, default_name, make_plan, read_plan
+from vit.runs.search.space import optuna
 from vit.training import fine_tuning
 from vit.training.run_folder import RUN_ID, is_alive, new_id, read_json, write_errors, write_json
 from vit.untrusted import is_text
@@ -78,6 +79,7 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
         UserError: Optuna is not installed, or this system has no file locks.
     """
     check_locks()
+    optuna()  # the driver needs it
     limits = limits or Limits()
     here, devices = values.get("on", HERE) == HERE, values.get("devices", ("cpu",))
     check_request(Request(tuple(devices)), values.get("on", HERE))
