@@ -416,11 +416,11 @@ if len(chosen) < len(ids):
 if len(chosen) > 1:
     compare_runs.show(chosen)
 elif chosen:
-    family = [run for run in every if run.sweep and run.sweep == chosen[0].sweep]
+    family = [run for run in every if run.search and run.search == chosen[0].search]
     show_run(chosen[0])
     if search_results.search_of(chosen[0]):
         if st.button("All trials of its search", key="search of run"):
-            address.change(RunsLink, runs=(), search=chosen[0].sweep)
+            address.change(RunsLink, runs=(), search=chosen[0].search)
             st.rerun()
     elif len(family) > 1 and st.button(f"Compare the {len(family)} runs of its ladder", key="family"):
         address.change(RunsLink, runs=tuple(run.id for run in family))

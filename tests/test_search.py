@@ -282,6 +282,14 @@ def test_trial_is_named_after_its_own_model(
     assert names[1] == expected
 
 
+@pytest.mark.parametrize("key", ["search", "sweep"])
+def test_trials_of_earlier_versions_belong_to_their_search(root: Path, key: str) -> None:
+    search = write_search(root)
+    about = write_trial(search, 0, [0.5]) / "about.json"
+    about.write_text(about.read_text().replace('"search"', f'"{key}"'))
+    assert list(control.find_search(search.name).trials()) == [0]
+
+
 # --- Folders ------------------------------------------------------------------------------------------------------
 
 

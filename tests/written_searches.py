@@ -40,7 +40,7 @@ def write_trial(
     start = time.time() - 100
     (run / "config.json").write_text(tiny(epochs=8, **settings).model_dump_json())
     about = {"name": f"Shapes, trial {number + 1}", "created": start + number, "devices": ["cpu"]}
-    about |= {"sweep": search.name, "nonce": nonce_of(search.name, number)}
+    about |= {"search": search.name, "nonce": nonce_of(search.name, number)}
     (run / "about.json").write_text(json.dumps(about))
     records: list[dict[str, Any]] = [
         {"kind": "start", "step": 0, "total_steps": 8 * STEPS, "steps_per_epoch": STEPS, "epochs": 8}

@@ -70,7 +70,7 @@ def _unique(name_of: dict[str, str]) -> dict[str, str]:
 
 
 def _started_together(chosen: Sequence[Run]) -> bool:
-    return bool(chosen[0].sweep) and len({run.sweep for run in chosen}) == 1
+    return bool(chosen[0].search) and len({run.search for run in chosen}) == 1
 
 
 def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:

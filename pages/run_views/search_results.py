@@ -75,7 +75,7 @@ def show(search_id: str) -> None:
 def search_of(run: Run) -> Search | None:
     """Return the search that a run belongs to, if any."""
     try:
-        return control.find_search(run.sweep) if run.sweep else None
+        return control.find_search(run.search) if run.search else None
     except InvalidRun:
         return None
 

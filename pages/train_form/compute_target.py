@@ -45,12 +45,12 @@ class ComputeTarget(NamedTuple):
 
 
 def launch_runs(
-    target: ComputeTarget, runs: Iterable[tuple[str, TrainConfig]], *, sweep: str = "", nonce: str = ""
+    target: ComputeTarget, runs: Iterable[tuple[str, TrainConfig]], *, search: str = "", nonce: str = ""
 ) -> Iterator[Run]:
     """Start the visitor's runs, given as name and config, in turn; each waits until its device is free.
 
     Args:
-        sweep: name that they share on page Runs; "" for a single run.
+        search: name that they share on page Runs; "" for a single run.
         nonce: of the submitted form; submitting it twice starts the runs once.
 
     Raises:
@@ -67,7 +67,7 @@ def launch_runs(
             minutes=target.minutes,
             share=target.share,
             owner=access.visitor(),
-            sweep=sweep,
+            search=search,
             nonce=nonce and f"{nonce}-{number}",
             limits=access.limits(),
         )

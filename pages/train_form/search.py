@@ -145,7 +145,7 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
 def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Mapping[str, str]) -> SearchPlan:
     """Return the plan of the search from the form; InvalidConfig if its trials are impossible.
 
-    The settings of random trials are checked at the start: importing Optuna takes half a second.
+    The settings of random trials are checked at the start.
     """
     apart = target.on == HERE and form.at_once > 1 and target.devices[:1] not in ((), ("cpu",), ("mps",))
     return (make_plan if form.grid else SearchPlan)(

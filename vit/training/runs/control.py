@@ -74,7 +74,7 @@ def launch(
     minutes: int | None = None,
     share: bool = False,
     owner: str = "",
-    sweep: str = "",
+    search: str = "",
     nonce: str = "",
     limits: Limits | None = None,
 ) -> Run:
@@ -114,7 +114,7 @@ def launch(
             "name": shorten(name, MAX_NAME),
             "notes": notes[:MAX_NOTES],
             "owner": owner,
-            "sweep": sweep,
+            "search": search,
             "created": time.time(),
             "devices": list(devices),
             "nodes": nodes,

@@ -10,6 +10,6 @@ Every trial is an ordinary run in the ordinary queue. A search is a process and 
         outcome.json   the driver's outcome: finished, stopped or failed, and why
         log.txt        the driver's output
 
-The runs of its trials carry its id as their `sweep`. Random settings depend on the seed alone, and each run gets a
+The runs of its trials carry its id as their `search`. Random settings depend on the seed alone, and each run gets a
 nonce before launch, so a restarted driver starts no trial twice.
 """

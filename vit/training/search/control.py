@@ -19,6 +19,7 @@ from vit.training.runs.launch_checks import Limits, check_request
 from vit.training.runs.queue_file import launch_lock
 from vit.training.runs.registry import ANY_GPU, MAX_REASON, Run, list_runs, shorten
 from vit.training.search.plan import FILE, MOST_NAME, SearchPlan, default_name, make_plan, read_plan
+from vit.training.search.space import optuna
 from vit.untrusted import is_text
 
 Status = Literal["searching", "stopping", "finished", "stopped", "failed", "interrupted"]
@@ -53,13 +54,8 @@ class Search:
         Args:
             runs: all runs; None to list them.
         """
-        begin = f"{self.id}-"
-        numbers = {
-            run.nonce.removeprefix(begin): run
-            for run in (list_runs() if runs is None else runs)
-            if run.sweep == self.id
-        }
-        return dict(sorted((int(number), run) for number, run in numbers.items() if number.isdecimal()))
+        every = list_runs() if runs is None else runs
+        return dict(sorted((run.trial, run) for run in every if run.search == self.id and run.trial is not None))
 
 
 def nonce_of(search_id: str, number: int) -> str:
@@ -83,6 +79,7 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
         UserError: Optuna is not installed, or this system has no file locks.
     """
     check_locks()
+    optuna()  # the driver needs it
     limits = limits or Limits()
     here, devices = values.get("on", HERE) == HERE, values.get("devices", ("cpu",))
     check_request(Request(tuple(devices)), values.get("on", HERE))

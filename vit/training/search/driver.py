@@ -105,7 +105,7 @@ class Driver:
                 minutes=plan.minutes,
                 share=plan.share,
                 owner=plan.owner,
-                sweep=self.folder.name,
+                search=self.folder.name,
                 nonce=nonce_of(self.folder.name, number),
                 limits=Limits(plan.runs_per_person, plan.free_bytes),
             )

@@ -89,7 +89,7 @@ class SearchPlan(BaseModel):
         """Return the varied settings of each trial.
 
         Raises:
-            InvalidConfig, UserError: see `combinations` and `draw` of `vit.training.search.space`.
+            InvalidConfig: see `combinations` and `draw` of `vit.training.search.space`.
         """
         if self.grid:
             return spaces.combinations(self.dimensions, MOST_TRIALS)
@@ -143,7 +143,6 @@ def make_plan(**values: Any) -> SearchPlan:
 
     Raises:
         InvalidConfig: a value is invalid, the space is too small, or drawn settings contradict each other.
-        UserError: Optuna is not installed.
     """
     try:
         plan = SearchPlan(**values)

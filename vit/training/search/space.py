@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -218,17 +219,13 @@ def draw(space: Space, seed: int, trials: int) -> list[dict[str, Any]]:
 
     Raises:
         InvalidConfig: the space is empty, or has fewer combinations than there are trials.
-        UserError: Optuna is not installed.
     """
     if not space:
         raise InvalidConfig("The search has no space. Name what to vary, as in lr=1e-4:1e-2:log.")
-    library = optuna()
-    study = library.create_study(sampler=library.samplers.RandomSampler(seed=seed))
-    kinds = distributions(space)
+    generator = random.Random(seed)
     drawn: list[dict[str, Any]] = []
     for _ in range(_DRAWS * trials):
-        params = study.ask(kinds).params
-        settings = {name: _rounded(params[name], space[name]) for name in space}
+        settings = {name: _draw_value(generator, dimension) for name, dimension in space.items()}
         if settings not in drawn:
             drawn.append(settings)
         if len(drawn) == trials:
@@ -272,10 +269,16 @@ def distributions(space: Space) -> "dict[str, BaseDistribution]":
     return kinds
 
 
-def _rounded(value: Any, dimension: Range | Choices) -> Any:
-    if isinstance(dimension, Choices) or dimension.whole:
-        return value
-    return min(max(float(f"{value:.{DIGITS}g}"), dimension.low), dimension.high)
+def _draw_value(generator: random.Random, dimension: Range | Choices) -> Any:
+    """Draw one value. A whole number has the same chance as the interval of half a unit around it."""
+    if isinstance(dimension, Choices):
+        return generator.choice(dimension.values)
+    low, high, log, whole = dimension
+    if whole:
+        low, high = low - 0.5, high + 0.5
+    value = math.exp(generator.uniform(math.log(low), math.log(high))) if log else generator.uniform(low, high)
+    value = round(value) if whole else float(f"{value:.{DIGITS}g}")
+    return min(max(value, dimension.low), dimension.high)
 
 
 def check_space(space: Space, config: TrainConfig) -> None:

@@ -35,7 +35,7 @@ class Study:
                 study_name=_NAME,
                 load_if_exists=True,
                 direction="maximize",
-                # Unused: the plan draws all settings beforehand.
+                # Unused: the plan draws all settings beforehand, without Optuna.
                 sampler=library.samplers.RandomSampler(),
                 pruner=library.pruners.SuccessiveHalvingPruner(
                     min_resource=plan.first_comparison, reduction_factor=plan.reduction_factor
