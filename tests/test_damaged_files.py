@@ -47,8 +47,6 @@ from vit.training.loop.train import train
 from vit.training.runs import control, error_report, registry
 from vit.training.runs import queue_file as queues
 from vit.training.search import control as searches
-from vit.training.search.driver import Driver
-from vit.training.search.study import JOURNAL, Study
 from vit.training.trackers.follower import TRACKING, Follower
 from vit.view import first_view
 from vit.view.attention_snapshots import epoch_file, read_payload, read_snapshots
@@ -328,7 +326,6 @@ def documents_of_a_run(root: Path) -> Case:
 def files_of_a_search(root: Path) -> Case:
     folder = write_search(root)
     write_trial(folder, 0, [0.1, 0.2, 0.3])
-    run_folder.record_outcome(folder, "finished", "why")
 
     def read() -> None:
         with runs_in(root):
@@ -340,29 +337,7 @@ def files_of_a_search(root: Path) -> Case:
 
     with runs_in(root):
         assert searches.list_searches()
-    return Case(root, [folder / "search.json", folder / "outcome.json"], read)
-
-
-@case
-def journal_of_a_search(root: Path) -> Case:
-    folder = write_search(root)
-    with runs_in(root):
-        plan = searches.find_search(folder.name).plan
-    study, drawn = Study(folder, plan), plan.draw()
-    for number in range(2):
-        study.begin(drawn[number])
-        study.note_run(number, "x")
-        study.report(number, 1, 0.5)
-    study.conclude(0, "COMPLETE", 0.5)
-
-    def read() -> None:
-        with runs_in(root):
-            driver = Driver(folder)
-            driver.summary()
-            [driver.study.run_of(number) for number in driver.study.running]
-
-    read()
-    return Case(root, [folder / JOURNAL], read)
+    return Case(root, [folder / "search.json"], read)
 
 
 @case
@@ -477,7 +452,6 @@ def npz(**arrays: Any) -> bytes:
     return out.getvalue()
 
 
-JOURNAL_LINE = b'{"op_code": 0, "worker_id": "x"}\n'
 EXAMPLES: dict[str, tuple[str, str, bytes | Callable[[Path], object]]] = {
     "features of another type": ("features_of_a_page", "npz", npz(vectors=np.zeros((1, 2)), labels=[0], classes=["a"])),
     "features of no class": (
@@ -494,9 +468,6 @@ EXAMPLES: dict[str, tuple[str, str, bytes | Callable[[Path], object]]] = {
     "a handle without devices": ("documents_of_a_run", "handle.json", b'{"request": {"devices": []}}'),
     "a torn uploaded picture": ("uploaded", "", b"x"),
     "an uploaded picture as a folder": ("uploaded", "", Path.mkdir),
-    "a journal of other lines": ("journal_of_a_search", "study.jsonl", JOURNAL_LINE),
-    "a journal of random bytes": ("journal_of_a_search", "study.jsonl", b"\xff\n"),
-    "a journal as a folder": ("journal_of_a_search", "study.jsonl", Path.mkdir),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from pages.server import access
 from pages.shared.escape import plain, with_code
 from pages.train_form import form_state, search_space
 from pages.train_form.compute_target import ComputeTarget
-from pages.train_form.form import MOST_AT_ONCE, TrainForm
+from pages.train_form.form import TrainForm
 from vit.data import catalog
 from vit.errors import InvalidConfig, UserError
 from vit.training.engines.contract import HERE
@@ -104,21 +104,12 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
             help="The same seed draws the same trials.",
             persist_state="session",
         )
-    left, right = st.columns(2)
-    left.number_input(
+    st.number_input(
         "Epochs, at most",
         1,
         MOST_EPOCHS,
         **form_state.handler(_EPOCHS, choose_epochs),
         help="The same setting as the recipe's epochs: a change here changes it there.",
-    )
-    right.number_input(
-        "At once",
-        1,
-        MOST_AT_ONCE,
-        key=form_state.key("at_once"),
-        help="On several GPUs each trial takes one; on one device they share it.",
-        persist_state="session",
     )
     left, right = st.columns(2)
     left.number_input(
@@ -147,14 +138,14 @@ def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Ma
 
     The settings of random trials are checked at the start.
     """
-    apart = target.on == HERE and form.at_once > 1 and target.devices[:1] not in ((), ("cpu",), ("mps",))
+    # Trials take whatever GPU is free, so that they use all of them.
+    apart = target.on == HERE and len(target.devices) == 1 and target.devices[0] not in ("cpu", "mps")
     return (make_plan if form.grid else SearchPlan)(
         name="",
         config=config,
         space=dict(texts),
         grid=form.grid,
         trials=form.trials,
-        at_once=form.at_once,
         seed=form.search_seed,
         min_epochs=form.min_epochs,
         reduction_factor=form.reduction_factor,
@@ -162,7 +153,6 @@ def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Ma
         devices=(ANY_GPU,) if apart else target.devices or ("cpu",),
         nodes=target.nodes,
         minutes=target.minutes,
-        share=target.share and not apart,
     )
 
 
@@ -210,6 +200,6 @@ def _start(plan: SearchPlan, name: str) -> None:
 
 
 _PLANNED = (
-    "config", "space", "grid", "trials", "at_once", "seed", "min_epochs", "reduction_factor", "on", "devices", "nodes",
-    "minutes", "share",
+    "config", "space", "grid", "trials", "seed", "min_epochs", "reduction_factor", "on", "devices", "nodes",
+    "minutes",
 )  # fmt: skip

@@ -135,6 +135,11 @@ class Engine(Protocol):
             Unreachable: the engine does not respond.
         """
 
+    def submit_all(self, folders: Sequence[Path], request: Request) -> None:
+        """Start or queue runs in turn, as `submit` does; those before a failure stay submitted."""
+        for folder in folders:
+            self.submit(folder, request)
+
     def status(self, handle: Handle) -> JobStatus:
         """Return the status of a run.
 

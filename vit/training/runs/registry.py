@@ -252,7 +252,7 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         owner=text("owner", MAX_REASON),
         search=search_of(about)[:MAX_REASON],
         created=float(created),
-        devices=_valid_devices(about.get("devices")),
+        devices=valid_devices(about.get("devices")),
         status=status,
         reason=reason,
         on=handle.engine_name if handle else HERE,
@@ -270,7 +270,7 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
     )
 
 
-def _valid_devices(names: object) -> tuple[str, ...]:
+def valid_devices(names: object) -> tuple[str, ...]:
     """Return the requested devices; () if any name is invalid."""
     some = [name for name in names if is_text(name) and _DEVICE.fullmatch(name)] if isinstance(names, list) else []
     return tuple(some) if isinstance(names, list) and len(some) == len(names) <= MOST_DEVICES else ()

@@ -5,15 +5,10 @@ import json
 import math
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-from vit.errors import InvalidConfig, UserError
+from vit.errors import InvalidConfig
 from vit.training.loop.config import TrainConfig, unused_settings
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from optuna.distributions import BaseDistribution
 
 DIGITS = 3  # significant digits of drawn values, for readability
 _DRAWS = 100  # attempts per trial to draw a new combination, before giving up
@@ -44,20 +39,6 @@ class Choices(NamedTuple):
 
 
 Space = Mapping[str, Range | Choices]
-
-
-def optuna() -> "ModuleType":
-    """Import Optuna, and silence its log messages.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        import optuna  # noqa: PLC0415 # optional, and takes 0.5 s to import
-    except ImportError as error:
-        raise UserError("A search needs Optuna. Install it with: pip install 'optuna>=5,<6'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
 
 
 # --- Parsing --------------------------------------------------------------------------------------------------------
@@ -253,20 +234,6 @@ def combinations(space: Space, most: int) -> list[dict[str, Any]]:
     if number > most:
         raise InvalidConfig(f"These are {number:,} combinations; a search has at most {most:,}. Choose fewer values.")
     return [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
-
-
-def distributions(space: Space) -> "dict[str, BaseDistribution]":
-    """Convert the space to Optuna's distributions."""
-    library = optuna().distributions
-    kinds: dict[str, BaseDistribution] = {}
-    for name, dimension in space.items():
-        if isinstance(dimension, Choices):
-            kinds[name] = library.CategoricalDistribution(dimension.values)
-        elif dimension.whole:
-            kinds[name] = library.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
-        else:
-            kinds[name] = library.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
-    return kinds
 
 
 def _draw_value(generator: random.Random, dimension: Range | Choices) -> Any:
