@@ -24,7 +24,7 @@ class Limits(NamedTuple):
     """Limits that a server imposes.
 
     Attributes:
-        runs_per_person: waiting and running ones together; None for no limit.
+        runs_per_person: waiting and running ones together, see `check_room`; None for no limit.
         free_bytes: disk space that new runs must leave free.
     """
 
