@@ -102,6 +102,8 @@ def test_search_from_a_checkpoint_uses_the_settings_of_adaptation() -> None:
 def test_trial_that_would_make_no_run_is_refused_before_any_starts() -> None:
     with pytest.raises(InvalidConfig, match="heads 3 does not divide"):
         make_plan(name="", config=tiny(), space={"heads": "2,3"}, trials=2)
+    with pytest.raises(InvalidConfig, match="at most 200 trials, not 201"):
+        make_plan(name="", config=tiny(), space={"lr": "1e-4:1e-2"}, trials=201)
 
 
 def test_values_and_ranges_are_distinguished() -> None:
@@ -132,7 +134,7 @@ def test_trials_may_differ_in_length_and_seed() -> None:
     ("texts", "words"),
     [
         ({"lr": "1e-4:1e-2"}, "lr: a range has no combinations"),
-        ({"seed": ",".join(map(str, range(1001)))}, "1,001 combinations; a search has at most 1,000"),
+        ({"seed": ",".join(map(str, range(1001)))}, "1,001 combinations; a search has at most 200"),
         ({"heads": "1,3"}, "heads 3 does not divide"),
     ],
 )

@@ -272,7 +272,7 @@ def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str]) ->
     configs = [rung_config(config, name) for name in rungs]
     search_id = f"ladder-{int(time.time())}" if len(rungs) > 1 else ""
     try:
-        list(compute_target.launch_runs(target, zip(names, configs, strict=True), search=search_id))
+        compute_target.launch_runs(target, list(zip(names, configs, strict=True)), search=search_id)
     except UserError as error:
         st.error(with_code(str(error)))
         return

@@ -21,7 +21,7 @@ from vit.training.loop.config import TrainConfig
 from vit.training.runs.command_line import search_command_line
 from vit.training.runs.registry import ANY_GPU, MOST_EPOCHS
 from vit.training.search import control
-from vit.training.search.plan import MOST_NAME, MOST_TRIALS, SearchPlan, best_part, make_plan, usual_min_epochs
+from vit.training.search.plan import MOST_TRIALS, SearchPlan, best_part, make_plan, usual_min_epochs
 from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
@@ -183,23 +183,11 @@ def _start(plan: SearchPlan, name: str) -> None:
     """Start the search and switch to page Runs; submitting the same form twice starts it once."""
     state = session.of(session.Train)
     state.started = True
-    values = {field: getattr(plan, field) for field in _PLANNED}
     try:
         catalog.check_spec(plan.config.data)
-        search = control.start(
-            **values,
-            name=name[:MOST_NAME],
-            owner=access.visitor(),
-            limits=access.limits(),
-            nonce=f"search-{state.nonce}",
-        )
+        own = {"name": name, "owner": access.visitor(), "nonce": f"search-{state.nonce}"}
+        search = control.start(limits=access.limits(), **plan.model_dump() | own)
     except UserError as error:
         st.error(with_code(str(error)))
         return
     st.switch_page("pages/runs.py", query_params=RunsLink(search=search.id).to_query())
-
-
-_PLANNED = (
-    "config", "space", "grid", "trials", "seed", "min_epochs", "reduction_factor", "on", "devices", "nodes",
-    "minutes",
-)  # fmt: skip

@@ -115,7 +115,7 @@ def _follow(search: Search) -> None:
             print(f"\nStopping. {control.STOPPING}", flush=True)
     print(f"Trials: {control.summary(trials.values())}.")
     _print_best(trials)
-    if all(run.status == "failed" for run in trials.values()):
+    if trials and all(run.status == "failed" for run in trials.values()):
         raise UserError(f"All trials failed, the first one so: {trials[min(trials)].reason}")
     if any(run.status in ("stopped", "interrupted") for run in trials.values()):
         raise KeyboardInterrupt(f"Not all trials have ended. Continue with: {again}")

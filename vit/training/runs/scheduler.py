@@ -6,7 +6,7 @@ from pathlib import Path
 from vit.devices import list_devices
 from vit.training.loop.run_folder import is_alive, read_json, search_of
 from vit.training.runs.queue_file import Queue, open_queue
-from vit.training.runs.registry import ANY_GPU, read_run, valid_devices
+from vit.training.runs.registry import ANY_GPU, valid_devices
 
 
 def gpu_names() -> list[str]:
@@ -23,12 +23,8 @@ def assign_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str
     Returns:
         the assigned devices, with "gpu" resolved; None while the run has to wait.
     """
-    root = folder.parent
-    run = read_run(folder, ())
-    if run.share:
-        return _resolve_devices(run.devices, {}, gpus)
-    with open_queue(root) as queue:
-        return assign_or_queue(root, queue, run.id, run.devices, gpus)
+    with open_queue(folder.parent) as queue:
+        return assign_or_queue(folder.parent, queue, folder.name, _devices(folder), gpus)
 
 
 def assign_or_queue(
@@ -47,7 +43,7 @@ def assign_or_queue(
         if not is_alive(root / name):
             waiting.remove(name)
             continue
-        theirs = valid_devices(read_json(root / name / "about.json").get("devices"))
+        theirs = _devices(root / name)
         for device in _resolve_devices(theirs, taken, gpus) or theirs:
             taken[device] = name
     devices = _resolve_devices(requested, taken, gpus)
@@ -67,6 +63,10 @@ def _place(root: Path, queue: Queue, run_id: str) -> int:
         return 0
     trials = (i for i, name in enumerate(queue["waiting"]) if _is_trial(root / name))
     return len(queue["waiting"]) if _is_trial(root / run_id) else next(trials, len(queue["waiting"]))
+
+
+def _devices(folder: Path) -> tuple[str, ...]:
+    return valid_devices(read_json(folder / "about.json").get("devices"))
 
 
 def _is_trial(folder: Path) -> bool:

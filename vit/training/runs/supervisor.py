@@ -63,22 +63,23 @@ def _wait_for_turn(folder: Path) -> tuple[str, ...] | None:
     if not read_json(folder / "about.json").get("devices"):
         record_outcome(folder, "failed", "Its about.json names no device, or cannot be read. Start another run.")
         return None
-    polls = 0
+    polls = next_attempt = 0
     while True:
         for request in ("stop", "kill"):
             if (folder / request).exists():
                 record_outcome(folder, "stopped", CANCELLED)
                 return None
-        waiting = read_queue(folder.parent)["waiting"]
-        place = waiting.index(folder.name) + 1 if folder.name in waiting else 1
-        if polls % min(place, _MOST_POLLS) == 0:
+        if polls == next_attempt:
             if (devices := assign_devices(folder, gpu_names)) is not None:
                 return devices
             if ANY_GPU in read_json(folder / "about.json").get("devices", ()) and not gpu_names():
                 record_outcome(folder, "failed", "There is no GPU on this machine. Resume the run on the CPU.")
                 return None
-        if polls == 0:
-            _log_line("Waiting for a device.")
+            if polls == 0:
+                _log_line("Waiting for a device.")
+            waiting = read_queue(folder.parent)["waiting"]
+            place = waiting.index(folder.name) + 1 if folder.name in waiting else 1
+            next_attempt = polls + min(place, _MOST_POLLS)
         polls += 1
         time.sleep(_POLL_SECONDS)
 

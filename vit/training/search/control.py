@@ -42,7 +42,8 @@ class Search:
             runs: all runs; None to list them.
         """
         every = list_runs() if runs is None else runs
-        return dict(sorted((run.trial, run) for run in every if run.search == self.id and run.trial is not None))
+        own = ((run.trial, run) for run in every if run.search == self.id and run.trial is not None)
+        return dict(sorted(own, key=lambda trial: trial[0]))
 
 
 def nonce_of(search_id: str, number: int) -> str:
@@ -62,14 +63,13 @@ def unfinished(search: Search, trials: Iterable[Run]) -> bool:
     return max(numbers, default=-1) + 1 < search.plan.trials or any(run.status in _UNFINISHED for run in trials)
 
 
-def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **values: Any) -> Search:
+def start(*, limits: Limits | None = None, **values: Any) -> Search:
     """Queue all trials of a search.
 
     Args:
-        name: name of the search; empty for the default, that of a run with the shared settings.
         limits: the server's limits for each run.
-        nonce: id of the submitted form; submitting it twice starts one search.
-        values: fields of `SearchPlan`.
+        values: fields of `SearchPlan`. Without a name, it is that of a run with the shared settings; a search with the
+            `nonce` of an earlier one is that search.
 
     Raises:
         InvalidConfig: see `make_plan`; or this machine lacks the devices, or a trial's settings contradict the
@@ -77,14 +77,11 @@ def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **va
         InvalidCheckpoint: that checkpoint cannot be opened.
         UserError: trials cannot be launched, see `vit.training.runs.control.launch_all`.
     """
-    plan = make_plan(
-        **values,
-        name=shorten(name, MOST_NAME) or default_name(values["config"]),
-        created=time.time(),
-        nonce=nonce,
-    )
+    name = shorten(values.get("name", ""), MOST_NAME)
+    plan = make_plan(**values | {"name": name, "created": time.time()})
+    plan = plan if name else plan.model_copy(update={"name": default_name(plan.config)})
     with launch_lock(runs_folder()), write_errors(runs_folder()):
-        search = next((search for search in list_searches() if nonce and search.plan.nonce == nonce), None)
+        search = next((search for search in list_searches() if plan.nonce and search.plan.nonce == plan.nonce), None)
         if search is None:
             folder = runs_folder() / SEARCHES / new_id(plan.name)
             folder.mkdir(parents=True)

@@ -21,7 +21,8 @@ from vit.untrusted import Unreadable
 from vit.validation import sentence
 
 FILE = "search.json"
-MOST_TRIALS = 1000
+MOST_TRIALS = 200  # all of them wait at once, each in a process
+_MOST_READ = 1000  # of earlier versions
 FACTOR = 3  # default reduction factor of Hyperband: Li et al. 2018, arXiv 1603.06560, section 2.3
 MOST_NAME = 40  # characters; leaves room for ", trial N" in a run's name
 
@@ -48,7 +49,7 @@ class SearchPlan(BaseModel):
     config: TrainConfig
     space: dict[str, str]
     grid: bool = False
-    trials: int = Field(20, ge=1, le=MOST_TRIALS)
+    trials: int = Field(20, ge=1, le=_MOST_READ)
     seed: int = Field(0, ge=0, lt=2**31)
     min_epochs: int | None = Field(None, ge=1)
     reduction_factor: int = Field(FACTOR, ge=2, le=100)
@@ -87,7 +88,7 @@ class SearchPlan(BaseModel):
             InvalidConfig: see `combinations` and `draw` of `vit.training.search.space`.
         """
         if self.grid:
-            return spaces.combinations(self.dimensions, MOST_TRIALS)
+            return spaces.combinations(self.dimensions, max(MOST_TRIALS, self.trials))
         return spaces.draw(self.dimensions, self.seed, self.trials)
 
     def trial_config(self, drawn: dict[str, Any]) -> TrainConfig:
@@ -145,6 +146,8 @@ def make_plan(**values: Any) -> SearchPlan:
     except ValidationError as error:
         raise InvalidConfig(sentence(error)) from error
     spaces.check_space(plan.dimensions, plan.config)
+    if plan.trials > MOST_TRIALS:
+        raise InvalidConfig(f"A search has at most {MOST_TRIALS} trials, not {plan.trials:,}. Choose fewer.")
     trials = plan.draw()
     for drawn in trials:
         plan.trial_config(drawn)
@@ -162,8 +165,8 @@ def _plan_of(document: str) -> SearchPlan:
     settings = plan.config.model_dump()
     for name, dimension in plan.dimensions.items():
         values = dimension.values if isinstance(dimension, Choices) else dimension[:2]
-        if len(values) > MOST_TRIALS:
-            raise InvalidConfig(f"{name} has more than {MOST_TRIALS:,} values.")
+        if len(values) > _MOST_READ:
+            raise InvalidConfig(f"{name} has more than {_MOST_READ:,} values.")
         for value in values:
             try:
                 TrainConfig(**settings | {name: value})
