@@ -21,13 +21,12 @@ from pages.training.run_views import (
     finish_notice,
     results,
     run_actions,
-    search_results,
+    search_panel,
 )
 from pages.training.state import Runs
 from vit.training.engines.contract import HERE
 from vit.training.loop.metrics import Progress, best_epoch, evaluations, final_test
 from vit.training.runs.registry import Run
-from vit.training.search import control
 from vit.view import attention_snapshots
 from vit.view.chart_colours import SERIES
 
@@ -66,27 +65,32 @@ def linked_search() -> str:
 
 
 def pick_search() -> None:
-    """Draw the control that opens a search, if there are any."""
-    if not (searches := control.list_searches()):
-        return
-    titles = {search.id: search_results.title_of(search) for search in searches}
-    link_controls.select(
-        "Search",
-        "search",
-        ["", *titles],
-        format_func=lambda one: titles[one] if one else "Open a search",
-        along={"run": None},
-        label_visibility="collapsed",
-    )
+    """Draw the control that shows the runs of one search only, if there are any searches."""
+    if titles := search_panel.titles(linked_search()):
+        link_controls.select(
+            "Search",
+            "search",
+            ["", *titles],
+            format_func=lambda one: titles[one] if one else "All runs",
+            along={"run": None},
+            label_visibility="collapsed",
+        )
+
+
+def of_search(every: list[Run]) -> list[Run]:
+    """Return the runs of the linked search, the best one first; all runs without one."""
+    search = linked_search()
+    return search_panel.best_first([run for run in every if run.search == search]) if search else every
 
 
 def list_all() -> None:
-    """Draw the table of all runs; selected ones are shown below."""
+    """Draw the table of runs; selected ones are shown below."""
     state = session.of(Runs)
 
-    def outline(every: list[Run]) -> tuple[list[str], bool, set[str]]:
+    def outline(every: list[Run]) -> tuple[object, ...]:
         """Return what the rest of the page depends on: linked runs, whether any is alive, which linked ones exist."""
-        return linked_runs(), any(run.alive for run in every), {run.id for run in every} & set(linked_runs())
+        trials = [(run.id, run.status) for run in every if run.search == linked_search()] if linked_search() else []
+        return linked_runs(), any(run.alive for run in every), {run.id for run in every} & set(linked_runs()), trials
 
     drawn = outline(run_records.every_run())
 
@@ -100,7 +104,7 @@ def list_all() -> None:
             )
         # The caption separates filter and table, because the table's toolbar covers the element directly above.
         st.caption("Tick a run to watch it, or several to compare them.")
-        runs = [run for run in every if matches(run, query)]
+        runs = [run for run in of_search(every) if matches(run, query)]
         key = "table " + hashlib.sha256(" ".join(run.id for run in runs).encode()).hexdigest()[:8]
         if linked_runs() != state.ticked:  # after the browser's Back: replace the table, to reset its selection
             state.ticked, state.tables = linked_runs(), state.tables + 1
@@ -109,10 +113,10 @@ def list_all() -> None:
         def choose() -> None:
             rows = st.session_state[key]["selection"]["rows"]
             state.ticked = [runs[row].id for row in rows if row < len(runs)]
-            address.change(RunsLink, runs=tuple(state.ticked), search="")
+            address.change(RunsLink, runs=tuple(state.ticked))
 
         st.dataframe(
-            summary(runs),
+            summary(runs, search_panel.drawn(linked_search(), runs) if linked_search() else []),
             key=key,
             hide_index=True,
             height=38 + 35 * min(max(len(runs), 1), ROWS),
@@ -153,14 +157,15 @@ def matches(run: Run, query: str) -> bool:
     return all(word in text for word in query.lower().split())
 
 
-def summary(runs: list[Run]) -> pd.DataFrame:
-    """Return the table of runs, one row per run."""
+def summary(runs: list[Run], drawn: list[str]) -> pd.DataFrame:
+    """Return the table of runs, one row per run, with columns of the settings that a search has drawn."""
     rows = [
         {
             "Run": run.name,
             "Status": f"{run_records.STATUS[run.status]} · {run.queue_position}"
             if run.queue_position
             else run_records.STATUS[run.status],
+            **{setting_names.title(name): run_records.setting(run, name) for name in drawn},
             "Validation": None if (best := run_records.best_accuracy(run)) is None else 100 * best,
             "Test": None if (test := run_records.test_accuracy(run)) is None else 100 * test,
             "Progress": 100 * run_records.share_done(run),
@@ -171,8 +176,9 @@ def summary(runs: list[Run]) -> pd.DataFrame:
         }
         for run in runs
     ]
-    columns = ["Run", "Status", "Validation", "Test", "Progress", "Time", "Data", "Device", "Started"]
-    return pd.DataFrame(rows, columns=columns)
+    settings = list(map(setting_names.title, drawn))
+    columns = ["Run", "Status", "Validation", *settings, "Test", "Progress", "Time", "Data", "Device", "Started"]
+    return compare_runs.sortable(pd.DataFrame(rows, columns=columns), settings)
 
 
 def show_run(run: Run) -> None:
@@ -407,9 +413,9 @@ every = run_records.every_run()
 if not every and not linked_search():
     st.info("There is no run yet. Start one on the page Train, or with `python -m vit train --preset shapes`.")
     st.stop()
-if every:  # without runs, a search was just started and has no trials yet
-    list_all()
 pick_search()
+if every:  # without runs, all trials of the linked search were deleted
+    list_all()
 button_actions.show_outcome()
 ids = linked_runs()
 chosen = [run for run in every if run.id in ids]
@@ -418,17 +424,14 @@ if len(chosen) < len(ids):
 if len(chosen) > 1:
     compare_runs.show(chosen)
 elif chosen:
-    family = [run for run in every if run.sweep and run.sweep == chosen[0].sweep]
+    family = [run for run in every if run.search and run.search == chosen[0].search]
     show_run(chosen[0])
-    if search_results.search_of(chosen[0]):
-        if st.button("All trials of its search", key="search of run"):
-            address.change(RunsLink, runs=(), search=chosen[0].sweep)
-            st.rerun()
-    elif len(family) > 1 and st.button(f"Compare the {len(family)} runs of its ladder", key="family"):
-        address.change(RunsLink, runs=tuple(run.id for run in family))
+    kind = "ladder" if chosen[0].trial is None else "search"
+    if len(family) > 1 and st.button(f"All {len(family)} runs of its {kind}", key="family"):
+        address.change(RunsLink, runs=(), search=chosen[0].search)
         st.rerun()
 elif linked_search():
-    search_results.show(linked_search())
+    search_panel.show(linked_search(), of_search(every))
 if not access.may_train():
     st.caption("Everybody can view runs. To start and change runs, sign in on the page Train.")
 freeze_modules()  # last, when all modules are imported

@@ -48,8 +48,6 @@ from vit.training.loop.train import train
 from vit.training.runs import control, error_report, registry
 from vit.training.runs import queue_file as queues
 from vit.training.search import control as searches
-from vit.training.search.driver import Driver
-from vit.training.search.study import JOURNAL, Study
 from vit.training.trackers.follower import TRACKING, Follower
 from vit.view import first_view
 from vit.view.attention_snapshots import epoch_file, read_payload, read_snapshots
@@ -248,8 +246,8 @@ def write_run_folder(root: Path) -> Path:
     run = root / "20261121-000000-a-0000"
     run.mkdir()
     (run / "config.json").write_text(tiny().model_dump_json())
-    about = {"name": "a", "notes": "n", "owner": "o", "sweep": "", "created": 1.0, "devices": ["cpu"], "nonce": "x"}
-    run_folder.write_json(run / "about.json", about | {"nodes": 1, "minutes": 5, "share": False})
+    about = {"name": "a", "notes": "n", "owner": "o", "search": "", "created": 1.0, "devices": ["cpu"], "nonce": "x"}
+    run_folder.write_json(run / "about.json", about | {"nodes": 1, "minutes": 5})
     run_folder.write_json(run / "environment.json", {"format": 2, "attempt": 0, "torch": "2"})
     run_folder.write_json(run / "outcome.json", {"outcome": "stopped", "reason": "why", "t": 1.0})
     run_folder.write_json(run / run_folder.PRUNED, {"reason": "late"})
@@ -329,7 +327,6 @@ def documents_of_a_run(root: Path) -> Case:
 def files_of_a_search(root: Path) -> Case:
     folder = write_search(root)
     write_trial(folder, 0, [0.1, 0.2, 0.3])
-    run_folder.record_outcome(folder, "finished", "why")
 
     def read() -> None:
         with runs_in(root):
@@ -341,29 +338,7 @@ def files_of_a_search(root: Path) -> Case:
 
     with runs_in(root):
         assert searches.list_searches()
-    return Case(root, [folder / "search.json", folder / "outcome.json"], read)
-
-
-@case
-def journal_of_a_search(root: Path) -> Case:
-    folder = write_search(root)
-    with runs_in(root):
-        plan = searches.find_search(folder.name).plan
-    study, drawn = Study(folder, plan), plan.draw()
-    for number in range(2):
-        study.begin(drawn[number])
-        study.note_run(number, "x")
-        study.report(number, 1, 0.5)
-    study.conclude(0, "COMPLETE", 0.5)
-
-    def read() -> None:
-        with runs_in(root):
-            driver = Driver(folder)
-            driver.summary()
-            [driver.study.run_of(number) for number in driver.study.running]
-
-    read()
-    return Case(root, [folder / JOURNAL], read)
+    return Case(root, [folder / "search.json"], read)
 
 
 @case
@@ -478,7 +453,6 @@ def npz(**arrays: Any) -> bytes:
     return out.getvalue()
 
 
-JOURNAL_LINE = b'{"op_code": 0, "worker_id": "x"}\n'
 EXAMPLES: dict[str, tuple[str, str, bytes | Callable[[Path], object]]] = {
     "features of another type": ("features_of_a_page", "npz", npz(vectors=np.zeros((1, 2)), labels=[0], classes=["a"])),
     "features of no class": (
@@ -495,9 +469,6 @@ EXAMPLES: dict[str, tuple[str, str, bytes | Callable[[Path], object]]] = {
     "a handle without devices": ("documents_of_a_run", "handle.json", b'{"request": {"devices": []}}'),
     "a torn uploaded picture": ("uploaded", "", b"x"),
     "an uploaded picture as a folder": ("uploaded", "", Path.mkdir),
-    "a journal of other lines": ("journal_of_a_search", "study.jsonl", JOURNAL_LINE),
-    "a journal of random bytes": ("journal_of_a_search", "study.jsonl", b"\xff\n"),
-    "a journal as a folder": ("journal_of_a_search", "study.jsonl", Path.mkdir),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def write_run(
     reason: str = "",
     done: int = EPOCHS,
     probes: bool = False,
-    sweep: str = "",
+    search: str = "",
     **config: Any,
 ) -> str:
     """Write a run of four epochs of 50 steps, of a tiny model with five classes.
@@ -47,7 +47,7 @@ def write_run(
     start = time.time() - 100
     settings = TrainConfig(epochs=EPOCHS, **config)
     (run / "config.json").write_text(settings.model_dump_json())
-    about = {"name": name, "notes": "", "owner": "", "sweep": sweep, "created": start, "devices": ["cpu"]}
+    about = {"name": name, "notes": "", "owner": "", "search": search, "created": start, "devices": ["cpu"]}
     (run / "about.json").write_text(json.dumps(about))
     records: list[dict[str, Any]] = [
         {"kind": "start", "step": 0, "total_steps": EPOCHS * STEPS, "steps_per_epoch": STEPS, "epochs": EPOCHS}

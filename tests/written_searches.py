@@ -1,4 +1,4 @@
-"""Write the folders of searches and trials as drivers and trainers leave them, without a process."""
+"""Write the folders of searches and trials as trainers leave them, without a process."""
 
 import json
 import time
@@ -18,7 +18,7 @@ def write_search(root: Path, search_id: str = "20261121-000000-shapes-0000", **v
     """Write a search of eight epochs that keeps the better half of the trials after epochs 2 and 4."""
     usual = dict(
         name="Shapes", config=tiny(epochs=8), space={"lr": "1e-4:1e-2:log", "weight_decay": "0:0.1"},
-        trials=4, at_once=4, min_epochs=2, reduction_factor=2,
+        trials=4, min_epochs=2, reduction_factor=2,
     )  # fmt: skip
     folder = root / ".searches" / search_id
     folder.mkdir(parents=True)
@@ -40,7 +40,7 @@ def write_trial(
     start = time.time() - 100
     (run / "config.json").write_text(tiny(epochs=8, **settings).model_dump_json())
     about = {"name": f"Shapes, trial {number + 1}", "created": start + number, "devices": ["cpu"]}
-    about |= {"sweep": search.name, "nonce": nonce_of(search.name, number)}
+    about |= {"search": search.name, "nonce": nonce_of(search.name, number), "halving": {"first": 2, "factor": 2}}
     (run / "about.json").write_text(json.dumps(about))
     records: list[dict[str, Any]] = [
         {"kind": "start", "step": 0, "total_steps": 8 * STEPS, "steps_per_epoch": STEPS, "epochs": 8}

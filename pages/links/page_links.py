@@ -191,7 +191,7 @@ class RunsLink(PageLink):
 
     Attributes:
         runs: ids of the selected runs.
-        search: id of the selected search if no runs are selected.
+        search: id of the search whose runs are listed.
         view: tab of a single run.
         against: x axis for the curves of several runs.
         curves: see `pages.training.run_views.curves.View`.

@@ -5,7 +5,7 @@
     [trainers]
     emails = ["ada@example.com"]
     [limits]
-    runs_per_person = 4     # active at the same time; no limit by default
+    runs_per_person = 4     # waiting and running, a search counts as one; no limit by default
     free_gb = 2.0           # disk space that a run must leave free
     upload_mb = 100         # largest archive or checkpoint; at most server.maxUploadSize
 

@@ -118,6 +118,17 @@ def test_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
         assert allocate(folder, queue, "behind") == ("cuda:1",)
 
 
+def test_runs_enter_the_queue_before_the_trials_of_searches(folder: Path) -> None:
+    first, second = (write_dead_run(folder, f"trial-{n}", search="s", nonce=f"s-{n}") for n in range(2))
+    run, holder = write_dead_run(folder, "run"), write_dead_run(folder, "holder")
+    queue: dict[str, Any] = {"waiting": ["trial-0"], "held": {"cpu": "holder"}}
+    with run_folder.hold_run(first), run_folder.hold_run(second), run_folder.hold_run(run), run_folder.hold_run(holder):
+        for name, expected in (("run", ["run", "trial-0"]), ("trial-1", ["run", "trial-0", "trial-1"])):
+            assert allocate(folder, queue, name) is None
+            queue = json.loads((folder / ".queue" / "queue.json").read_text())
+            assert queue["waiting"] == expected
+
+
 def test_damaged_queue_is_replaced(folder: Path) -> None:
     run = write_dead_run(folder, "run")
     with run_folder.hold_run(run):

@@ -1,34 +1,35 @@
-"""Search: which settings the trials get, which trials end early, and how a driver continues another's search."""
+"""Search: which settings the trials get, which trials end early, how searches are stopped and extended."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import Command, check_mistake
-from short_runs import tiny
-from written_searches import end, write_search, write_trial
+from short_runs import TRAINS, temporary_runs_folder, tiny, until
+from written_searches import write_search, write_trial
 
 from vit.errors import InvalidConfig, UserError
 from vit.training.loop.config import TrainConfig
+from vit.training.loop.halving import reason_to_end
 from vit.training.loop.presets import PRESETS, train_config
-from vit.training.loop.run_folder import forget_attempt, hold_run
-from vit.training.runs import control as runs_control
+from vit.training.loop.run_folder import hold_run
+from vit.training.loop.train import train
 from vit.training.runs import registry
+from vit.training.runs.launch_checks import Limits, check_room
 from vit.training.search import control, space
-from vit.training.search.driver import Driver
-from vit.training.search.plan import default_name, make_plan
+from vit.training.search.plan import make_plan
 from vit.training.search.space import Choices, Range, default_dimension, default_space, draw, parse, searchable_settings
 
 SPACE = {"lr": parse("lr", "1e-4:1e-2:log"), "depth": parse("depth", "1:4"), "flip": parse("flip", "true,false")}
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("VIT_CLUSTERS", str(tmp_path / "none.toml"))
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
+    with temporary_runs_folder(tmp_path / "runs") as folder:
+        yield folder
 
 
 # --- The space ----------------------------------------------------------------------------------------------------
@@ -101,6 +102,8 @@ def test_search_from_a_checkpoint_uses_the_settings_of_adaptation() -> None:
 def test_trial_that_would_make_no_run_is_refused_before_any_starts() -> None:
     with pytest.raises(InvalidConfig, match="heads 3 does not divide"):
         make_plan(name="", config=tiny(), space={"heads": "2,3"}, trials=2)
+    with pytest.raises(InvalidConfig, match="at most 200 trials, not 201"):
+        make_plan(name="", config=tiny(), space={"lr": "1e-4:1e-2"}, trials=201)
 
 
 def test_values_and_ranges_are_distinguished() -> None:
@@ -131,7 +134,7 @@ def test_trials_may_differ_in_length_and_seed() -> None:
     ("texts", "words"),
     [
         ({"lr": "1e-4:1e-2"}, "lr: a range has no combinations"),
-        ({"seed": ",".join(map(str, range(1001)))}, "1,001 combinations; a search has at most 1,000"),
+        ({"seed": ",".join(map(str, range(1001)))}, "1,001 combinations; a search has at most 200"),
         ({"heads": "1,3"}, "heads 3 does not divide"),
     ],
 )
@@ -140,173 +143,140 @@ def test_impossible_grid_is_refused_in_one_sentence(texts: dict[str, str], words
         make_plan(name="", config=tiny(), space=texts, grid=True)
 
 
-# --- The driver ---------------------------------------------------------------------------------------------------
+# --- Trials -------------------------------------------------------------------------------------------------------
 
 
-def status(run: Path) -> tuple[str, str]:
-    found = registry.find_run(run.name)
-    return found.status, found.reason
-
-
-def ended(driver: Driver) -> dict[str, int]:
-    return {how: driver.study.ended(how) for how in ("COMPLETE", "PRUNED", "FAIL")}
-
-
-def test_worse_trials_are_ended_early_and_listed_so(root: Path) -> None:
-    search = write_search(root)
-    good = [write_trial(search, i, [0.5, 0.6 + i / 100, 0.7, 0.7, 0.8, 0.8, 0.8, 0.8]) for i in range(3)]
-    bad = write_trial(search, 3, [0.1, 0.2], outcome="")
-    driver = Driver(search)
-    with hold_run(bad):
-        for _ in range(2):  # the first step starts them, the second compares
-            assert driver.step()
-        assert (bad / "stop").exists()
-        assert status(bad)[0] == "stopping"
-    end(bad, "stopped", "Stopped after 2 epochs.")
-    assert status(bad)[0] == "pruned"
-    assert "20.0% after 2 epochs is not among the best 1/2" in status(bad)[1]
-    assert not driver.step()
-    assert ended(driver) == {"COMPLETE": 3, "PRUNED": 1, "FAIL": 0}
-    assert [status(run)[0] for run in good] == ["finished"] * 3
-    forget_attempt(bad)  # cleared at the start of every attempt
-    end(bad, "stopped", "Stopped after 3 epochs.")
-    assert status(bad) == ("stopped", "Stopped after 3 epochs.")
-
-
-def test_no_trial_ends_before_the_first_comparison(root: Path) -> None:
-    search = write_search(root, trials=2)
-    write_trial(search, 0, [0.9] * 8)
-    bad = write_trial(search, 1, [0.1], outcome="")
-    driver = Driver(search)
-    with hold_run(bad):
-        for _ in range(3):
-            driver.step()
-        assert not (bad / "stop").exists()
-
-
-def test_trial_that_ends_before_a_comparison_is_complete(root: Path) -> None:
-    search = write_search(root, trials=2)
-    write_trial(search, 0, [0.9] * 8)
-    bad = write_trial(search, 1, [0.1] * 8)
-    driver = Driver(search)
-    while driver.step():
-        pass
-    assert ended(driver)["COMPLETE"] == 2
-    assert status(bad)[0] == "finished"
-
-
-def test_trial_stopped_by_a_user_is_not_taken_for_one_ended_early(root: Path) -> None:
-    search = write_search(root, trials=2)
-    write_trial(search, 0, [0.9] * 8)
-    run = write_trial(search, 1, [0.5], outcome="")
-    driver = Driver(search)
-    with hold_run(run):
-        driver.step()
-        driver.step()
-    end(run, "stopped", "Stopped after 1 epochs.")
-    while driver.step():
-        pass
-    assert status(run)[0] == "stopped"
-    assert ended(driver) == {"COMPLETE": 1, "PRUNED": 0, "FAIL": 1}
-
-
-def test_search_continues_after_a_trial_was_deleted(root: Path) -> None:
-    search = write_search(root, trials=2)
-    write_trial(search, 0, [0.9] * 8)
-    gone = write_trial(search, 1, [0.5], outcome="")
-    driver = Driver(search)
-    with hold_run(gone):
-        driver.step()
-    gone.rename(root.parent / "elsewhere")
-    while driver.step():
-        pass
-    assert ended(driver)["FAIL"] == 1
-
-
-def test_search_whose_first_trials_all_fail_ends_with_the_reason(root: Path) -> None:
-    search = write_search(root)
-    for number in range(4):
-        end(write_trial(search, number, [], outcome="failed"), "failed", "There is no folder x.")
-    driver = Driver(search)
-    with pytest.raises(UserError, match=r"trials failed, the last one so: There is no folder x"):
-        while driver.step():
-            pass
-
-
-def test_another_driver_continues_after_a_kill_in_the_middle_of_a_line(root: Path) -> None:
-    search = write_search(root, at_once=2)
-    runs = [write_trial(search, number, [0.5, 0.5], outcome="") for number in range(4)]
-    with hold_run(runs[0]), hold_run(runs[1]), hold_run(runs[2]), hold_run(runs[3]):
-        first = Driver(search)
-        first.step()
-        first.step()
-        with (search / "study.jsonl").open("a") as journal:
-            journal.write('{"op_code":4,"trial_')
-        end(runs[0], "finished")
-        second = Driver(search)
-        assert (second.study.begun, second.study.running) == (2, [0, 1])
-        assert [second.study.run_of(number) for number in (0, 1)] == [runs[0].name, runs[1].name]
-        second.step()
-        assert second.study.begun == 2  # the first trial ends only when its processes are gone
-    assert len(registry.list_runs()) == 4
-
-
-def test_driver_killed_before_recording_a_launch_finds_the_run_and_starts_no_other(root: Path) -> None:
-    search = write_search(root, trials=1)
-    first = Driver(search)
-    number = first.study.begin(first.drawn[0])
-    run = write_trial(search, number, [0.5] * 8)
-    second = Driver(search)
-    while second.step():
-        pass
-    assert second.study.run_of(0) == run.name
-    assert ended(second)["COMPLETE"] == 1
-    assert [one.id for one in registry.list_runs()] == [run.name]
-
-
-@pytest.mark.parametrize(("name", "expected"), [("", "ViT 2x16/8, 16 px, trial 2"), ("Sizes", "Sizes, trial 2")])
-def test_trial_is_named_after_its_own_model(
-    root: Path, name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("epoch", "before", "accuracy", "ends"),
+    [
+        (2, 1, 0.2, True),
+        (2, 1, 0.65, False),
+        (1, 0, 0.2, False),  # before the first comparison
+        (3, 2, 0.2, False),  # between two comparisons
+        (5, 3, 0.2, True),  # validated only after the epoch of comparison
+        (4, 3, 0.9, False),
+    ],
+)
+def test_trial_ends_itself_when_it_is_behind_at_a_comparison(
+    root: Path, epoch: int, before: int, accuracy: float, ends: bool
 ) -> None:
-    config = tiny(depth=1, dim=16, heads=2, patch_size=8, image_size=16)
-    search = write_search(root, name=name or default_name(config), config=config, space={"depth": "1,2"}, grid=True)
-    runs = [write_trial(search, number, [0.5] * 8) for number in range(2)]
-    names: list[str] = []
-
-    def launch(*_: object, **launched: Any) -> registry.Run:
-        names.append(launched["name"])
-        return registry.find_run(runs[len(names) - 1].name)
-
-    monkeypatch.setattr(runs_control, "launch", launch)
-    Driver(search).step()
-    assert names[1] == expected
-
-
-# --- Folders ------------------------------------------------------------------------------------------------------
-
-
-def test_lock_decides_whether_a_search_is_running(root: Path) -> None:
     search = write_search(root)
-    assert control.find_search(search.name).status == "interrupted"
-    with hold_run(search):
-        assert control.find_search(search.name).status == "searching"
+    for number in range(3):
+        write_trial(search, number, [0.5, 0.6 + number / 100, 0.7, 0.7, 0.8, 0.8, 0.8, 0.8])
+    run = write_trial(search, 3, [0.1], outcome="")
+    (root / "20261121-000009-other-aaaa").mkdir()
+    reason = reason_to_end(run, epoch, before, accuracy)
+    assert bool(reason) == ends
+    if epoch == 2 and ends:
+        assert "20.0% after 2 epochs is not among the best 1/2 of the trials" in reason
+    about = json.loads((run / "about.json").read_text())
+    for halving in (None, {"first": 2, "factor": 1}, {"first": "2"}, [2, 2]):
+        (run / "about.json").write_text(json.dumps(about | {"halving": halving}))
+        assert not reason_to_end(run, epoch, before, accuracy)
+
+
+def test_siblings_that_are_damaged_or_behind_do_not_count(root: Path) -> None:
+    search = write_search(root)
+    run = write_trial(search, 0, [0.1, 0.1], outcome="")
+    write_trial(search, 1, [0.9], outcome="")
+    (write_trial(search, 2, [0.9, 0.9]) / "metrics.jsonl").write_text("{}\nx")
+    write_trial(write_search(root, "20261121-000001-other-0000"), 3, [0.9, 0.9])
+    assert not reason_to_end(run, 2, 1, 0.1)
+
+
+@pytest.mark.slow
+def test_trainer_ends_a_trial_that_is_behind_which_can_be_resumed(root: Path) -> None:
+    search = write_search(root)
+    write_trial(search, 0, [1.0, 1.0])
+    run = write_trial(search, 1, [], outcome="")
+    (run / "metrics.jsonl").unlink()
+    train(tiny(epochs=4), run, resume=True)
+    assert registry.find_run(run.name).status == "pruned"
+    assert "after 2 epochs is not among the best 1/2" in registry.find_run(run.name).reason
+    train(tiny(epochs=4), run, resume=True)  # compared at each epoch once
+    assert registry.find_run(run.name).status == "finished"
+
+
+# --- Searches -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["search", "sweep"])
+def test_searches_of_earlier_versions_have_their_trials(root: Path, key: str) -> None:
+    search = write_search(root)
+    plan = json.loads((search / "search.json").read_text())
+    plan |= {"at_once": 2, "share": True, "runs_per_person": 4, "free_bytes": 1}
+    (search / "search.json").write_text(json.dumps(plan))
+    (search / "study.jsonl").touch()
+    about = write_trial(search, 0, [0.5]) / "about.json"
+    about.write_text(about.read_text().replace('"search"', f'"{key}"'))
+    assert list(control.find_search(search.name).trials()) == [0]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "outcome", "expected"),
+    [
+        ([0, 1, 2, 3], "finished", False),
+        ([0, 1, 3], "finished", False),  # trial 2 was deleted
+        ([0, 1, 2], "finished", True),
+        ([0, 1, 2, 3], "stopped", True),
+        ([0, 1, 2, 3], "failed", True),
+        ([0, 1, 2, 3], "", True),
+        ([], "", True),
+    ],
+)
+def test_search_has_unfinished_trials(root: Path, numbers: list[int], outcome: str, expected: bool) -> None:
+    folder = write_search(root)
+    for number in numbers:
+        write_trial(folder, number, [0.5], outcome=outcome)
+    search = control.find_search(folder.name)
+    assert control.unfinished(search, search.trials().values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "trials", "words"),
+    [
+        ({"trials": 2}, None, "done or under way. Give it more of them"),
+        ({"trials": 2}, 1, "has 2 trials, so it cannot have 1"),
+        ({"space": {"depth": "1,2"}, "grid": True}, None, r"done or under way\.$"),
+        ({"space": {"depth": "1,2"}, "grid": True}, 5, "trains all 2 combinations"),
+        ({"space": {"depth": "1,2"}, "trials": 2}, 5, "hardly more than 2 combinations"),
+    ],
+)
+def test_complete_search_is_resumed_with_more_trials_only(
+    root: Path, values: dict[str, Any], trials: int | None, words: str
+) -> None:
+    search = write_search(root, **values)
+    for number in range(2):
+        write_trial(search, number, [0.5])
+    with pytest.raises(UserError, match=words):
+        control.resume(search.name, trials)
+    assert len(registry.list_runs()) == 2
+
+
+def test_search_is_deleted_without_its_runs_when_no_trial_is_alive(root: Path) -> None:
+    search = write_search(root)
+    run = write_trial(search, 0, [0.5], outcome="")
+    with hold_run(run), pytest.raises(UserError, match="Stop it first"):
+        control.delete(search.name)
+    with pytest.raises(UserError, match="No trial of this search is waiting or running"):
         control.stop(search.name)
-        assert control.find_search(search.name).status == "stopping"
-        with pytest.raises(UserError, match="already running"):
-            control.resume(search.name)
-    (search / "outcome.json").write_text('{"outcome": "finished", "reason": "Of 4 trials"}')
-    assert control.find_search(search.name).status == "finished"
-    with pytest.raises(UserError, match="Give it more of them"):
-        control.resume(search.name)
+    control.delete(search.name)
+    assert not control.list_searches() and [run.id for run in registry.list_runs()] == [run.name]
 
 
-def test_finished_grid_has_no_more_trials(root: Path) -> None:
-    search = write_search(root, space={"depth": "1,2"}, grid=True)
-    end(search, "finished")
-    with pytest.raises(UserError, match=r"has done all its trials\.$"):
-        control.resume(search.name)
-    with pytest.raises(InvalidConfig, match="trains all 2 combinations"):
-        control.resume(search.name, 5)
+@pytest.mark.parametrize(("search", "refused"), [(None, True), ("", True), ("s", False)])
+def test_trials_of_a_search_count_as_one_run_of_a_person(root: Path, search: str | None, refused: bool) -> None:
+    folder = write_search(root, "s")
+    runs = [write_trial(folder, number, [], outcome="") for number in range(2)]
+    with hold_run(runs[0]), hold_run(runs[1]):
+        for limit, full in ((1, refused), (3, False)):
+            try:
+                check_room(root, registry.list_runs(), "", Limits(limit, 0), search=search)
+                assert not full
+            except InvalidConfig:
+                assert full
+        with pytest.raises(InvalidConfig, match="start these 3 later"):
+            check_room(root, registry.list_runs(), "", Limits(3, 0), 3)
 
 
 @pytest.mark.parametrize(
@@ -327,6 +297,26 @@ def test_only_existing_searches_are_found(root: Path, search_id: str) -> None:
         control.find_search(search_id)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_search_is_stopped_resumed_and_extended_without_repeating_a_trial(root: Path, command: Command) -> None:
+    values = dict(config=tiny(epochs=3, limit=160), space={"lr": "1e-4:1e-2:log"}, trials=3, min_epochs=1)
+    search = control.start(**values, nonce="form")
+    assert control.start(**values, nonce="form").id == search.id and len(registry.list_runs()) == 3
+    until(lambda: any(run.status in TRAINS for run in search.trials().values()), "a trial")
+    assert command("search", "--stop", search.id).status == 0
+    until(lambda: not any(run.alive for run in search.trials().values()), "its end")
+    assert "stopped" in control.summary(search.trials().values())
+    result = command("search", "--resume", search.id, "--trials", "4")
+    assert result.status == 0, result.err
+    trials = search.trials()
+    assert list(trials) == [0, 1, 2, 3] and len(registry.list_runs()) == 4
+    assert {run.status for run in trials.values()} <= {"finished", "pruned"}
+    drawn = control.find_search(search.id).plan.draw()
+    assert [run.config["lr"] for run in trials.values()] == [one["lr"] for one in drawn]
+    assert all(f"{number}/4 " in result.out for number in trials if number) and "Best: trial" in result.out
+
+
 # --- The command line ---------------------------------------------------------------------------------------------
 
 
@@ -343,7 +333,8 @@ def test_only_existing_searches_are_found(root: Path, search_id: str) -> None:
         (["--data", "shapes", "--grid"], "Name some: --space depth=2,4,8"),
         (["--data", "shapes", "--grid", "--space", "depth=2,4", "--trials", "3"], "Leave --trials out"),
         (["--data", "shapes", "--grid", "--space", "lr=1e-4:1e-2"], "a range has no combinations"),
-        (["--resume", "nowhere", "--at-once", "4", "--set", "epochs=50"], "--set, --at-once: a search keeps"),
+        (["--resume", "nowhere", "--nodes", "4", "--set", "epochs=50"], "--set, --nodes: a search keeps"),
+        (["--delete", "nowhere"], "no such search"),
         (["--list", "--trials", "3"], "--trials: a search keeps"),
         (["--stop", "nowhere"], "no such search"),
         (["--resume", "nowhere"], "no such search"),
@@ -359,7 +350,7 @@ def test_searches_are_listed(root: Path, command: Command) -> None:
     write_trial(search, 0, [0.5] * 8)
     result = command("search", "--list")
     assert result.status == 0
-    assert search.name in result.out and "interrupted" in result.out and "1/4 trials" in result.out
+    assert search.name in result.out and "1/4 trials: 1 finished" in result.out
 
 
 def test_runs_ended_early_are_named(root: Path, command: Command) -> None:

@@ -294,11 +294,8 @@ def _search(command: argparse.ArgumentParser) -> None:
         "--grid", action="store_true", help="train every combination of the values in --space, not random ones"
     )
     command.add_argument(
-        "--at-once", type=int, default=1, metavar="K", help="trials at the same time (default: %(default)s)"
-    )
-    command.add_argument(
         "--min-epochs", type=int, metavar="N",
-        help="epochs before a trial may be pruned (default: a ninth of the epochs; with --grid, none is)",
+        help="epochs before a trial may end early (default: a ninth of the epochs; with --grid, none is)",
     )  # fmt: skip
     command.add_argument(
         "--reduction-factor", type=int, default=3, metavar="N",
@@ -311,15 +308,16 @@ def _search(command: argparse.ArgumentParser) -> None:
     command.add_argument("--on", metavar="NAME", help="a cluster for the trials (default: this machine)")
     command.add_argument(
         "--devices", nargs="+", metavar="DEVICE",
-        help="devices of each trial: cpu or gpu, once for each process of a node",
+        help="devices of each trial: cpu or gpu, once for each process of a node; with gpu, each takes a free one",
     )  # fmt: skip
     command.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of each trial (default: %(default)s)")
     command.add_argument("--minutes", type=int, metavar="N", help="time limit of an attempt on the cluster")
     command.add_argument("--detach", action="store_true", help="start the search without waiting for it")
     command.add_argument(
-        "--resume", metavar="ID", dest="again", help="continue a search; with --trials, up to that number"
+        "--resume", metavar="ID", dest="again", help="queue unfinished trials; with --trials, up to that number"
     )
     command.add_argument("--stop", metavar="ID", help="stop a search; running trials save their state")
+    command.add_argument("--delete", metavar="ID", help="delete a search; the runs of its trials remain")
     command.add_argument("--list", action="store_true", help="list searches, and exit")
     command.set_defaults(resume=None)
 

@@ -11,7 +11,7 @@ from vit.training.engines.contract import HERE
 from vit.training.loop.metrics import MetricsReader, Record, best_epoch, evaluations, final_test
 from vit.training.loop.presets import PRESETS, train_config
 from vit.training.runs.launch_checks import devices_of_setting
-from vit.training.runs.registry import Run
+from vit.training.runs.registry import Run, list_runs
 from vit.training.search import control, plan, space
 from vit.training.search.control import Search
 
@@ -21,17 +21,21 @@ _ENDS = {"finished": "finished", "pruned": "ended early", "failed": "failed", "s
 
 
 def run_search(options: argparse.Namespace) -> None:
-    """Start, resume, stop or list searches; a started search is followed until it ends."""
-    if options.again or options.stop or options.list:
+    """Start, resume, stop, delete or list searches; a started search is followed until its trials end."""
+    if options.again or options.stop or options.delete or options.list:
         _check_options(options)
     if options.list:
+        every = list_runs()
         for search in control.list_searches():
-            begun = len(search.trials())
-            print(f"{search.id:<44} {search.status:<11} {begun}/{search.plan.trials} trials  {search.reason}".rstrip())
+            trials = search.trials(every).values()
+            print(f"{search.id:<44} {len(trials)}/{search.plan.trials} trials: {control.summary(trials)}")
         return
     if options.stop:
         control.stop(options.stop)
         print(f"Stopping. {control.STOPPING}")
+        return
+    if options.delete:
+        control.delete(options.delete)
         return
     search = control.resume(options.again, options.trials) if options.again else _start(options)
     print(f"{search.id}  {search.plan.trials} trials of up to {search.plan.epochs} epochs", flush=True)
@@ -45,7 +49,7 @@ def run_search(options: argparse.Namespace) -> None:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Refuse options that only a new search has, rather than ignore them."""
-    usable = {"list", "stop", "again", *(("trials", "detach") if options.again else ())}
+    usable = {"list", "stop", "delete", "again", *(("trials", "detach") if options.again else ())}
     defaults = vars(parser().parse_args(["search"]))
     ignored = [name for name, value in vars(options).items() if name not in usable and value != defaults.get(name)]
     if ignored:
@@ -69,7 +73,6 @@ def _start(options: argparse.Namespace) -> Search:
         or {name: str(dimension) for name, dimension in space.default_space(config).items()},
         grid=options.grid,
         trials=_TRIALS if options.trials is None else options.trials,
-        at_once=options.at_once,
         seed=options.seed,
         min_epochs=options.min_epochs,
         reduction_factor=options.reduction_factor,
@@ -91,35 +94,31 @@ def _space(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _follow(search: Search) -> None:
-    """Print a line for each trial that ends, until the search ends; Ctrl-C stops the search, a second one detaches."""
+    """Print a line for each trial that ends, until all have; Ctrl-C stops the search, a second one detaches."""
     printed: set[int] = set()
-    interrupted, again = False, f"python -m vit search --resume {search.id}"
+    stopping, again = False, f"python -m vit search --resume {search.id}"
     while True:
         try:
-            now = control.find_search(search.id)
-            trials = now.trials()
+            trials = search.trials()
             for number, run in trials.items():
-                over = run.status in _ENDS and not (run.status == "stopped" and now.status != "searching")
-                if over and number not in printed:
+                if run.status in _ENDS and number not in printed and not (stopping and run.status == "stopped"):
                     printed.add(number)
-                    print(_line(now, number, run), flush=True)
-            if not now.alive:
+                    print(_line(search, number, run), flush=True)
+            if not any(run.alive for run in trials.values()):
                 break
             time.sleep(_POLL_SECONDS)
         except KeyboardInterrupt:
-            if interrupted or not control.find_search(search.id).alive:
-                raise KeyboardInterrupt(
-                    f"The search is stopping. Continue it with: python -m vit search --resume {search.id}"
-                ) from None
-            interrupted = True
+            if stopping:
+                raise KeyboardInterrupt(f"The search is stopping. Continue it with: {again}") from None
+            stopping = True
             control.stop(search.id)
-            print("\nStopping: running trials finish their step and save their state.", flush=True)
-    if now.status in ("failed", "interrupted"):
-        raise UserError(f"{now.reason} Continue with: {again}")
-    print(now.reason)
+            print(f"\nStopping. {control.STOPPING}", flush=True)
+    print(f"Trials: {control.summary(trials.values())}.")
     _print_best(trials)
-    if now.status == "stopped":
-        raise KeyboardInterrupt(f"Stopped. Continue with: {again}")
+    if trials and all(run.status == "failed" for run in trials.values()):
+        raise UserError(f"All trials failed, the first one so: {trials[min(trials)].reason}")
+    if any(run.status in ("stopped", "interrupted") for run in trials.values()):
+        raise KeyboardInterrupt(f"Not all trials have ended. Continue with: {again}")
 
 
 def _line(search: Search, number: int, run: Run) -> str:

@@ -1,7 +1,7 @@
 """Comparison of runs: overlaid curves, and the settings in which they differ."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,11 +16,12 @@ from vit.training.loop.metrics import evaluations
 from vit.training.runs.registry import Run
 from vit.view.chart_colours import SERIES
 
+MOST_CURVES = 2 * len(SERIES)
 _ASIDE = {"data_root", "workers"}  # settings without influence on results
 
 
 def show(chosen: Sequence[Run]) -> None:
-    """Compare runs; the curves are updated while a run is alive."""
+    """Compare runs, the first ones by curves, which are updated while a run is alive."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         against = link_controls.select(
             "Against", "against", ["epoch", "minutes"], kind=st.segmented_control, width="content"
@@ -30,8 +31,10 @@ def show(chosen: Sequence[Run]) -> None:
     unit = "minutes" if against == "minutes" else "epochs"
     view = curves.controls(_longest(chosen, unit), unit)
 
-    ids = [run.id for run in chosen]
+    ids = [run.id for run in chosen[:MOST_CURVES]]
     alive = any(run.alive for run in chosen)
+    if len(chosen) > len(ids):
+        st.caption(f"Curves of the first {len(ids)} of {len(chosen)} runs.")
 
     @st.fragment(run_every=5 if alive else None)
     def live() -> None:
@@ -70,7 +73,7 @@ def _unique(name_of: dict[str, str]) -> dict[str, str]:
 
 
 def _started_together(chosen: Sequence[Run]) -> bool:
-    return bool(chosen[0].sweep) and len({run.sweep for run in chosen}) == 1
+    return bool(chosen[0].search) and len({run.search for run in chosen}) == 1
 
 
 def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
@@ -150,11 +153,17 @@ def differences(chosen: Sequence[Run]) -> None:
         st.download_button(
             "Download CSV", to_csv(comparison), "runs.csv", "text/csv", key="csv", on_click="ignore", width="content"
         )
-    rows = comparison.copy()
-    for name in map(label, differing(chosen)):
-        if rows[name].map(type).nunique() > 1:  # columns of mixed types cannot be sorted, so convert them to text
-            rows[name] = rows[name].map(str, na_action="ignore")
+    rows = sortable(comparison, map(label, differing(chosen)))
     st.dataframe(rows, hide_index=True, placeholder="–", key="differences", alt="Settings in which the runs differ")
+
+
+def sortable(table: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
+    """Convert columns of mixed types, which cannot be sorted, to text."""
+    rows = table.copy()
+    for name in columns:
+        if rows[name].map(type).nunique() > 1:
+            rows[name] = rows[name].map(str, na_action="ignore")
+    return rows
 
 
 def to_csv(table: pd.DataFrame) -> bytes:

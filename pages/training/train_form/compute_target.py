@@ -1,7 +1,7 @@
 """Compute target of a run: devices of this machine, or machines of a configured cluster."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -12,13 +12,13 @@ from pages.server import access
 from pages.shared.escape import plain, with_code
 from pages.training import run_records
 from pages.training.limits import limits
-from pages.training.train_form import cost_preview, form_state
+from pages.training.train_form import cost_preview
 from vit.data import catalog
 from vit.training.engines import clusters, watch
 from vit.training.engines.contract import HERE, Capacity, Handle, Request
 from vit.training.engines.slurm_script import batch_script
 from vit.training.loop.config import TrainConfig
-from vit.training.runs.control import launch
+from vit.training.runs.control import NewRun, launch_all
 from vit.training.runs.registry import ANY_GPU, Run, list_runs
 
 
@@ -28,14 +28,12 @@ class ComputeTarget(NamedTuple):
     Attributes:
         on: this machine, or the name of a cluster.
         devices: one per process of a machine; empty while the selection is invalid.
-        share: do not wait for other runs on these devices.
         nodes: number of machines.
         minutes: time limit of an attempt on a cluster; None for the cluster's own limit.
     """
 
     on: str
     devices: tuple[str, ...]
-    share: bool = False
     nodes: int = 1
     minutes: int | None = None
 
@@ -46,34 +44,31 @@ class ComputeTarget(NamedTuple):
 
 
 def launch_runs(
-    target: ComputeTarget, runs: Iterable[tuple[str, TrainConfig]], *, sweep: str = "", nonce: str = ""
-) -> Iterator[Run]:
-    """Start the visitor's runs, given as name and config, in turn; each waits until its device is free.
+    target: ComputeTarget, runs: Sequence[tuple[str, TrainConfig]], *, search: str = "", nonce: str = ""
+) -> list[Run]:
+    """Start the visitor's runs, given as name and config; each waits until its device is free.
 
     Args:
-        sweep: name that they share on page Runs; "" for a single run.
+        search: name that they share on page Runs; "" for a single run.
         nonce: of the submitted form; submitting it twice starts the runs once.
 
     Raises:
-        UserError: the next run cannot be started; see `vit.training.runs.control.launch`.
+        UserError: they cannot be started; see `vit.training.runs.control.launch_all`.
     """
-    for number, (name, config) in enumerate(runs):
+    for _, config in runs:
         catalog.check_spec(config.data)
-        run = launch(
-            config,
-            name=name,
-            on=target.on,
-            devices=target.devices,
-            nodes=target.nodes,
-            minutes=target.minutes,
-            share=target.share,
-            owner=access.visitor(),
-            sweep=sweep,
-            nonce=nonce and f"{nonce}-{number}",
-            limits=limits(),
-        )
-        run_records.forget()  # or page Runs, opened at once, would not find the run
-        yield run
+    started = launch_all(
+        [NewRun(config, name, nonce=nonce and f"{nonce}-{i}") for i, (name, config) in enumerate(runs)],
+        on=target.on,
+        devices=target.devices,
+        nodes=target.nodes,
+        minutes=target.minutes,
+        owner=access.visitor(),
+        search=search,
+        limits=limits(),
+    )
+    run_records.forget()  # or page Runs, opened at once, would not find the runs
+    return started
 
 
 def list_devices() -> list[Any]:
@@ -197,7 +192,7 @@ def _lacking(target: ComputeTarget, capacity: Capacity, cpus: int) -> str:
 
 
 def pick_here() -> ComputeTarget:
-    """Draw the controls for devices of this machine, and for sharing them with other runs."""
+    """Draw the controls for devices of this machine."""
     devices = list_devices()
     used_by = {name: run for run in list_runs() if run.alive and run.on == HERE for name in run.devices}
     titles = {device.name: "CPU" if device.name == "cpu" else device.title for device in devices}
@@ -235,15 +230,6 @@ def pick_here() -> ComputeTarget:
         selected = tuple(st.multiselect("GPUs", gpus, default=gpus, key="gpus", persist_state="session"))
         if not selected:
             st.error("Choose at least one GPU.")
-    share = form_state.shares()
-    busy = [used_by[name] for name in selected if name in used_by]
-    if busy or share:
-        share = st.toggle(
-            "Share it with the runs that use it",
-            key="share",
-            help="Both then take longer, and may run out of memory.",
-            persist_state="session",
-        )
-    if busy and not share:
+    if busy := [used_by[name] for name in selected if name in used_by]:
         st.caption(f"{plain(busy[0].name)} uses it: this run waits in the queue and starts automatically.")
-    return ComputeTarget(HERE, selected, share)
+    return ComputeTarget(HERE, selected)

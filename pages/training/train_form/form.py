@@ -20,7 +20,6 @@ from vit.training.search import plan
 
 LONGEST = 300  # characters of a text
 LONGEST_SPACE = 2000  # characters
-MOST_AT_ONCE = 64
 FIRST = next(iter(PRESETS))  # the initial preset
 
 
@@ -36,7 +35,7 @@ class TrainForm:
         name: name of the run, "" for the default name.
         space: space of a search, as SETTING=TEXT separated by blanks, see `vit.training.search.space.parse`; "" for
             the default space.
-        grid, trials, at_once, min_epochs, reduction_factor, search_seed: see `vit.training.search.plan.SearchPlan`.
+        grid, trials, min_epochs, reduction_factor, search_seed: see `vit.training.search.plan.SearchPlan`.
     """
 
     preset: str
@@ -47,7 +46,6 @@ class TrainForm:
     space: str = ""
     grid: bool = False
     trials: int = 20
-    at_once: int = 1
     min_epochs: int | None = None
     reduction_factor: int = plan.FACTOR
     search_seed: int = 0
@@ -117,7 +115,6 @@ class FromLink(NamedTuple):
 _TYPES: dict[str, Any] = {
     "grid": bool,
     "trials": Annotated[int, Field(ge=1, le=plan.MOST_TRIALS)],
-    "at_once": Annotated[int, Field(ge=1, le=MOST_AT_ONCE)],
     "min_epochs": Annotated[int, Field(ge=1, le=MOST_EPOCHS)],
     "reduction_factor": Annotated[int, Field(ge=2, le=100)],
     "search_seed": Annotated[int, Field(ge=0, lt=2**31)],

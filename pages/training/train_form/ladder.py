@@ -271,9 +271,9 @@ def _best_offered(rows: Sequence[Row], can_train: bool) -> Row | None:
 def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str]) -> None:
     names = [f"{checkpoint_name(config.init_from)}, {RUNGS[name].title}" for name in rungs]
     configs = [rung_config(config, name) for name in rungs]
-    sweep = f"ladder-{int(time.time())}" if len(rungs) > 1 else ""
+    search_id = f"ladder-{int(time.time())}" if len(rungs) > 1 else ""
     try:
-        list(compute_target.launch_runs(target, zip(names, configs, strict=True), sweep=sweep))
+        compute_target.launch_runs(target, list(zip(names, configs, strict=True)), search=search_id)
     except UserError as error:
         st.error(with_code(str(error)))
         return

@@ -15,7 +15,7 @@ from pages.training.limits import limits
 from pages.training.state import Train
 from pages.training.train_form import form_state, search_space
 from pages.training.train_form.compute_target import ComputeTarget
-from pages.training.train_form.form import MOST_AT_ONCE, TrainForm
+from pages.training.train_form.form import TrainForm
 from vit.data import catalog
 from vit.errors import InvalidConfig, UserError
 from vit.training.engines.contract import HERE
@@ -23,7 +23,7 @@ from vit.training.loop.config import TrainConfig
 from vit.training.runs.command_line import search_command_line
 from vit.training.runs.registry import ANY_GPU, MOST_EPOCHS
 from vit.training.search import control
-from vit.training.search.plan import MOST_NAME, MOST_TRIALS, SearchPlan, best_part, make_plan, usual_min_epochs
+from vit.training.search.plan import MOST_TRIALS, SearchPlan, best_part, make_plan, usual_min_epochs
 from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
@@ -106,21 +106,12 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
             help="The same seed draws the same trials.",
             persist_state="session",
         )
-    left, right = st.columns(2)
-    left.number_input(
+    st.number_input(
         "Epochs, at most",
         1,
         MOST_EPOCHS,
         **form_state.handler(_EPOCHS, choose_epochs),
         help="The same setting as the recipe's epochs: a change here changes it there.",
-    )
-    right.number_input(
-        "At once",
-        1,
-        MOST_AT_ONCE,
-        key=form_state.key("at_once"),
-        help="On several GPUs each trial takes one; on one device they share it.",
-        persist_state="session",
     )
     left, right = st.columns(2)
     left.number_input(
@@ -147,16 +138,16 @@ def _pick_numbers(form: TrainForm, config: TrainConfig) -> None:
 def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Mapping[str, str]) -> SearchPlan:
     """Return the plan of the search from the form; InvalidConfig if its trials are impossible.
 
-    The settings of random trials are checked at the start: importing Optuna takes half a second.
+    The settings of random trials are checked at the start.
     """
-    apart = target.on == HERE and form.at_once > 1 and target.devices[:1] not in ((), ("cpu",), ("mps",))
+    # Trials take whatever GPU is free, so that they use all of them.
+    apart = target.on == HERE and len(target.devices) == 1 and target.devices[0] not in ("cpu", "mps")
     return (make_plan if form.grid else SearchPlan)(
         name="",
         config=config,
         space=dict(texts),
         grid=form.grid,
         trials=form.trials,
-        at_once=form.at_once,
         seed=form.search_seed,
         min_epochs=form.min_epochs,
         reduction_factor=form.reduction_factor,
@@ -164,7 +155,6 @@ def _plan(form: TrainForm, config: TrainConfig, target: ComputeTarget, texts: Ma
         devices=(ANY_GPU,) if apart else target.devices or ("cpu",),
         nodes=target.nodes,
         minutes=target.minutes,
-        share=target.share and not apart,
     )
 
 
@@ -195,23 +185,11 @@ def _start(plan: SearchPlan, name: str) -> None:
     """Start the search and switch to page Runs; submitting the same form twice starts it once."""
     state = session.of(Train)
     state.started = True
-    values = {field: getattr(plan, field) for field in _PLANNED}
     try:
         catalog.check_spec(plan.config.data)
-        search = control.start(
-            **values,
-            name=name[:MOST_NAME],
-            owner=access.visitor(),
-            limits=limits(),
-            nonce=f"search-{state.nonce}",
-        )
+        own = {"name": name, "owner": access.visitor(), "nonce": f"search-{state.nonce}"}
+        search = control.start(limits=limits(), **plan.model_dump() | own)
     except UserError as error:
         st.error(with_code(str(error)))
         return
     st.switch_page("pages/runs.py", query_params=RunsLink(search=search.id).to_query())
-
-
-_PLANNED = (
-    "config", "space", "grid", "trials", "at_once", "seed", "min_epochs", "reduction_factor", "on", "devices", "nodes",
-    "minutes", "share",
-)  # fmt: skip

@@ -62,7 +62,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("template") / GOOD
     run.mkdir()
     (run / "config.json").write_text(TrainConfig(epochs=2).model_dump_json())
-    about = {"name": "Good", "notes": "n", "owner": "", "sweep": "", "created": 1e9, "devices": ["cpu"]}
+    about = {"name": "Good", "notes": "n", "owner": "", "search": "", "created": 1e9, "devices": ["cpu"]}
     (run / "about.json").write_text(json.dumps(about))
     (run / "environment.json").write_text(json.dumps({"attempt": 0, "torch": "2"}))
     (run / "metrics.jsonl").write_text(lines())

@@ -114,7 +114,7 @@ def test_other_rungs_are_started_as_runs(runs: Path) -> None:
     assert not page.exception and not page.error
     started = registry.list_runs()
     assert sorted(run.name for run in started) == ["cifar10, Everything", "cifar10, Last two blocks", "cifar10, LoRA"]
-    assert len({run.sweep for run in started}) == 1
+    assert len({run.search for run in started}) == 1
     assert button(page, "ladder_train") is None
 
 

@@ -1,16 +1,14 @@
 """A search on page Train, and its trials on page Runs, without a browser."""
 
-import json
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from short_runs import tiny, until
+from short_runs import tiny, write_dead_run
 from streamlit.testing.v1 import AppTest
-from written_searches import end, write_search, write_trial
+from written_searches import write_search, write_trial
 
 from pages.server import access
 from pages.shared.escape import plain
@@ -38,10 +36,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / name).mkdir()
     run_records.forget()
     yield tmp_path / "runs"
-    for search in searches.list_searches():
-        if search.alive:
-            searches.stop(search.id)
-            until(lambda search=search: not searches.find_search(search.id).alive, "its end")
     for run in registry.list_runs():
         if run.alive:
             runs.kill(run.id)
@@ -222,7 +216,7 @@ def test_start_launches_one_search_and_leads_to_it(root: Path) -> None:
 
 @pytest.fixture
 def search(root: Path) -> Path:
-    """Four trials: two complete, one ended early, one running."""
+    """Four trials: two complete, one ended early, one interrupted."""
     folder = write_search(root)
     write_trial(folder, 0, [0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7, 0.7], lr=0.001, weight_decay=0.01)
     write_trial(folder, 1, [0.5, 0.6, 0.7, 0.8, 0.8, 0.9, 0.9, 0.9], lr=0.003, weight_decay=0.02)
@@ -232,33 +226,43 @@ def search(root: Path) -> Path:
     return folder
 
 
-def test_trials_are_listed_best_first_with_those_ended_early_last(search: Path) -> None:
-    page = show(search=search.name)
-    table = page.dataframe[-1].value
-    assert list(table["Trial"]) == [2, 1, 4, 3]
+def test_trials_are_listed_best_first_with_their_drawn_settings(search: Path) -> None:
+    write_dead_run(search.parents[1])
+    table = show(search=search.name).dataframe[0].value
+    assert list(table["Run"]) == [f"Shapes, trial {number}" for number in (2, 1, 4, 3)]
     assert list(table["Status"]) == ["Finished", "Finished", "Interrupted", "Ended early"]
-    assert "Trial 2 is the best" in texts(page) and "90.0%" in texts(page)
-    curves = option(page, "search curves")["series"]
-    last = {one["data"][-1]["name"].partition(",")[0]: (one["name"], one["data"][-1]["value"][0]) for one in curves}
-    assert last["Trial 3"] == ("ended early", 2) and last["Trial 2"] == ("best", 8)
-    points = [tuple(one["value"]) for line in option(page, "search lr")["series"] for one in line["data"]]
-    assert sorted(points) == [(0.0001, 30), (0.001, 70), (0.003, 90), (0.009, 40)]
+    assert list(table["Validation"]) == pytest.approx([90, 70, 40, 30])
+    assert list(table[setting_names.title("lr")]) == [0.003, 0.001, 0.009, 0.0001]
+    assert setting_names.title("lr") not in show().dataframe[0].value and len(show().dataframe[0].value) == 5
 
 
-def test_trials_over_two_lists_are_a_heat_map(root: Path) -> None:
-    folder = write_search(root, space={"depth": "1,2", "grad_clip": "1,5"}, grid=True)
-    for number, drawn in enumerate(searches.find_search(folder.name).plan.draw()):
-        write_trial(folder, number, [number / 4], **drawn)
-    (trace,) = json.loads(show(search=folder.name).get_by_key("search heat map").proto.spec)["data"]
-    assert re.fullmatch(r".+ %\{x\}, .+ %\{y\}: %\{z:\.2f\}%<extra></extra>", trace["hovertemplate"])
-    assert (trace["x"], trace["y"], trace["z"]) == (["1", "2"], ["1", "5"], [[0.0, 50.0], [25.0, 75.0]])
+def test_trials_are_compared(search: Path) -> None:
+    page = show(search=search.name)
+    assert "4 random trials" in texts(page) and "1 ended early, 2 finished, 1 interrupted" in texts(page)
+    labels = [line["name"] for line in option(page, "compared accuracy")["series"]]
+    assert labels == [
+        "lr 0.003, weight_decay 0.02",
+        "lr 0.001, weight_decay 0.01",
+        "lr 0.009, weight_decay 0.04",
+        "lr 0.0001, weight_decay 0.03",
+    ]
 
 
-def test_number_of_a_category_is_its_place_in_the_list(root: Path) -> None:
-    folder = write_search(root, space={"grad_clip": "1,5", "lr": "1e-4:1e-2:log"})
-    write_trial(folder, 0, [0.5], grad_clip=1)  # a run's config has 1.0
-    (line,) = option(show(search=folder.name), "search grad_clip")["series"]
-    assert [point["value"] for point in line["data"]] == [[0, 50.0]]
+def test_only_the_best_of_many_trials_have_curves(root: Path) -> None:
+    search = write_search(root, trials=20)
+    for number in range(20):
+        write_trial(search, number, [number / 20], lr=(number + 1) / 1000)
+    page = show(search=search.name)
+    curves = option(page, "compared accuracy")["series"]
+    assert (len(curves), curves[0]["name"], len(page.dataframe[0].value)) == (16, "lr 0.02", 20)
+    assert "Curves of the first 16 of 20 runs" in texts(page)
+
+
+def test_values_of_several_types_are_one_column(root: Path) -> None:
+    search = write_search(root, space={"patience": "1,null"}, grid=True)
+    for number, patience in enumerate((1, None)):
+        write_trial(search, number, [0.5], patience=patience)
+    assert not show(search=search.name).exception
 
 
 def test_form_of_another_search_has_its_own_number(root: Path) -> None:
@@ -271,51 +275,23 @@ def test_form_of_another_search_has_its_own_number(root: Path) -> None:
     assert (box.min, box.value) == (5, 5)
 
 
-def test_best_trial_is_opened_in_the_explorer_or_trained_longer(search: Path) -> None:
-    page = show(search=search.name)
-    (box,) = (one for one in page.number_input if one.label == "Total epochs")
-    assert box.min == 9
-    page.button(key="watch best").click().run()
-    assert "".join(page.query_params["run"]) == searches.find_search(search.name).trials()[1].id
-    page.button(key="search of run").click().run()
-    assert "".join(page.query_params["search"]) == search.name
+def test_run_leads_to_all_trials_of_its_search(search: Path) -> None:
+    page = show(searches.find_search(search.name).trials()[1].id)
+    page.button(key="family").click().run()
+    assert "".join(page.query_params["search"]) == search.name and len(page.dataframe[0].value) == 4
 
 
-def test_running_search_is_stopped_from_the_page(search: Path) -> None:
-    with hold_run(search):
-        page = show(search=search.name)
-        assert "Searching" in page.get("progress")[0].proto.text
-        page.button(key="stop search").click().run()
-        assert (search / "stop").exists()
-        assert not [button for button in page.button if button.key == "stop search"]
-    end(search, "stopped", "Of 4 trials 1 ended early. Resume continues it.")
-    assert "Resume continues it" in texts(show(search=search.name))
-
-
-def test_new_search_says_what_it_waits_for(root: Path) -> None:
-    folder = write_search(root)
-    with hold_run(folder):
+def test_active_search_is_stopped_and_offers_more_trials(root: Path) -> None:
+    folder = write_search(root, trials=3)
+    trials = [write_trial(folder, number, [0.5], outcome="") for number in range(3)]
+    with hold_run(trials[0]), hold_run(trials[1]), hold_run(trials[2]):
         page = show(search=folder.name)
-        assert "Its first trial is being started" in texts(page)
-        assert not page.dataframe  # no list before there is a trial
-        trial = write_trial(folder, 0, [], outcome="")
-        with hold_run(trial):
-            assert plain("Trial 1: It loads PyTorch and its pictures") in texts(show(search=folder.name))
-            (trial / "heartbeat").touch()
-            page = show(search=folder.name)
-            assert plain("Trial 1: Its first accuracy comes after the first epoch") in texts(page)
-
-
-def test_single_trial_is_not_called_the_best(root: Path) -> None:
-    folder = write_search(root)
-    write_trial(folder, 0, [0.6], outcome="", lr=0.001)
-    with hold_run(folder):
-        page = show(search=folder.name)
-        assert "Trial 1** is the first with a result: right for 60.0%" in texts(page)
-        assert "is the best" not in texts(page)
-        assert "best" not in json.dumps(option(page, "search curves"))
-        write_trial(folder, 1, [0.5], outcome="", lr=0.002)
-        assert "Trial 1 is the best so far" in texts(show(search=folder.name))
+        assert "More trials" in [popover.proto.popover.label for popover in page.get("popover")]
+        assert not [button for button in page.button if button.key == "delete search"]
+        page.button(key="stop all").click().run()
+        assert all((trial / "stop").exists() for trial in trials)
+    page = show(search=folder.name)
+    assert "Resume search" in [popover.proto.popover.label for popover in page.get("popover")]
 
 
 def test_deleted_search_leaves_its_runs(search: Path) -> None:
@@ -323,20 +299,22 @@ def test_deleted_search_leaves_its_runs(search: Path) -> None:
     page.button(key="delete search").click().run()
     assert not page.exception and not page.query_params
     assert searches.list_searches() == [] and len(registry.list_runs()) == 4
+    page = show(search=search.name)
+    assert len(page.dataframe[0].value) == 4 and "Runs that were started together" in texts(page)
 
 
 def test_searches_are_opened_from_a_list(search: Path) -> None:
     page = show()
     assert "Shapes, 4 trials" in "".join(page.selectbox[0].options)
     page.selectbox[0].set_value(search.name).run()
-    assert "Trial 2 is the best" in texts(page)
+    assert len(page.dataframe[0].value) == 4 and "4 random trials" in texts(page)
 
 
 def test_users_who_may_not_train_can_only_view(search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "may_train", lambda: False)
     page = show(search=search.name)
-    assert "Trial 2 is the best" in texts(page)
-    assert not {"stop search", "resume search", "resume"} & {button.key for button in page.button}
+    assert "4 random trials" in texts(page)
+    assert not {"stop all", "resume search", "delete search"} & {button.key for button in page.button}
 
 
 @pytest.mark.parametrize("name", ["nowhere", "../..", "<b>"])

@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = dict(
     precision="float32", compile=True, workers=0, seed=2**31 - 1, limit=2**53 - 1, track="wandb",
 )  # fmt: skip
 SEARCH: dict[str, Any] = dict(
-    name="A name", space="depth=2,4 lr=1e-3:1e-2", grid=True, trials=7, at_once=2, min_epochs=3, reduction_factor=4,
+    name="A name", space="depth=2,4 lr=1e-3:1e-2", grid=True, trials=7, min_epochs=3, reduction_factor=4,
     search_seed=5,
 )  # fmt: skip
 TEXTS = ["<b>&epochs=3</b>", "50 % & more?#=+;", " \t", "null", "%00%0A", "x\u202ey🙂'\"\\", "z" * LONGEST]

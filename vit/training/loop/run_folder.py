@@ -63,7 +63,7 @@ def check_folder_name(folder: Path) -> None:
 def write_about(folder: Path, name: str) -> None:
     """Write the name of a run that no engine started, and the time of its start; an existing file is kept."""
     if not (folder / "about.json").exists():
-        about: dict[str, Any] = {"name": " ".join(name.split())[:MAX_NAME], "notes": "", "owner": "", "sweep": ""}
+        about: dict[str, Any] = {"name": " ".join(name.split())[:MAX_NAME], "notes": "", "owner": "", "search": ""}
         write_json(folder / "about.json", about | {"created": time.time(), "devices": []})
 
 
@@ -96,6 +96,12 @@ def read_document(path: Path) -> dict[str, Any]:
 @lru_cache(2048)
 def _read_cached(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
     return read_object(path, _REMEMBERED_BYTES)
+
+
+def search_of(about: dict[str, Any]) -> str:
+    """Return the id of a run's search from its about.json; "" for none. Earlier versions wrote it as `sweep`."""
+    search = about.get("search") or about.get("sweep")
+    return search if isinstance(search, str) else ""
 
 
 def later_format(folder: Path) -> str:

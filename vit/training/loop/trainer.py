@@ -30,11 +30,12 @@ from vit.training.loop.config import TrainConfig
 from vit.training.loop.distributed import Process, exact_products
 from vit.training.loop.evaluation import ClassCounts, Evaluation, evaluate
 from vit.training.loop.fine_tuning import Base, load_weights_, resolve, start_of
+from vit.training.loop.halving import reason_to_end
 from vit.training.loop.memory import parts_that_fit
 from vit.training.loop.pictures import RunData, open_data
 from vit.training.loop.presets import checkpoint_name
 from vit.training.loop.recorder import Diverged, Recorder
-from vit.training.loop.run_folder import AGAIN, read_json
+from vit.training.loop.run_folder import AGAIN, PRUNED, read_json, write_json
 from vit.training.loop.snapshot_writer import SnapshotWriter, choose
 from vit.training.loop.state import StateFile, check_same_run
 from vit.training.loop.step import TrainStep, class_weights
@@ -207,11 +208,22 @@ class Trainer:
             out_of_patience = due and patience is not None and epochs - progress.improved_epoch >= patience
             if self.process.any(self.process.is_rank_zero and out_of_patience):  # only rank 0 knows the results
                 return "finished", f"Ended early: not better in {patience} epochs."
+            behind = self._behind(int(epochs)) if due and not last and self.process.is_rank_zero else ""
+            if self.process.any(bool(behind)):
+                return "stopped", behind
             if not last and self._stop_requested(stop):
                 if self.process.is_rank_zero and not due:
                     self._save_checkpoint(["last"])
                 return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
         return "finished", ""
+
+    def _behind(self, epoch: int) -> str:
+        """Return why a search ends this run early, which is also recorded; "" if it goes on."""
+        accuracy = self.progress.best.accuracy if self.progress.best else 0.0
+        behind = reason_to_end(self.run, epoch, epoch - self.config.validate_every, accuracy)
+        if behind:
+            write_json(self.run / PRUNED, {"reason": behind})
+        return behind
 
     def _initialise_head_by_probe(self, recorder: Recorder) -> None:
         """Initialise a new head with a linear probe, and save that as epoch 0, so that no run ends below it.

@@ -57,7 +57,7 @@ def search_command_line(plan: SearchPlan, preset: str | None = None, name: str =
     for setting, text in plan.space.items():
         arguments += ["--space", f"{setting}={text}"]
     arguments += ["--grid"] if plan.grid else ["--trials", str(plan.trials)]
-    for field in ("min_epochs", "reduction_factor", "at_once", "seed"):
+    for field in ("min_epochs", "reduction_factor", "seed"):
         value = getattr(plan, field)
         if value != SearchPlan.model_fields[field].default and not (plan.grid and field == "seed"):
             arguments += [f"--{field.replace('_', '-')}", str(value)]

@@ -9,7 +9,7 @@
         alive.lock         every process of the run holds a shared lock on it
         heartbeat          rewritten by the training loop: current activity and progress
         stop, kill         requests to the current attempt: present or not
-        pruned.json        why a search stopped this run, if it is a trial
+        pruned.json        why this run ended early, if it is a trial of a search
         outcome.json       how the last attempt ended: finished, stopped or failed, and why
     <runs>/.queue/queue.json, lock     runs that wait for a device, and runs that have one
 
@@ -23,7 +23,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit.checkpoints import load, manage, save
 from vit.errors import InvalidRun, UserError
@@ -35,8 +35,8 @@ from vit.training.engines.contract import HERE, Engine, Handle, Request, read_ha
 from vit.training.engines.factory import cluster_engine
 from vit.training.engines.local import Local
 from vit.training.loop import fine_tuning, presets
+from vit.training.loop.halving import Halving
 from vit.training.loop.run_folder import (
-    PRUNED,
     START,
     check_resumable,
     new_id,
@@ -63,72 +63,106 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 6.0  # [s] timeout for a cluster to report a run's state before it is changed
 
 
-def launch(
-    config: "TrainConfig",
+class NewRun(NamedTuple):
+    """A run to launch.
+
+    Attributes:
+        config: settings; `device` is replaced according to the devices.
+        name: default: from `run_name`.
+        nonce: of the submitted form, or of the trial; launching it twice starts one run.
+    """
+
+    config: "TrainConfig"
+    name: str = ""
+    notes: str = ""
+    nonce: str = ""
+
+
+def launch(config: "TrainConfig", *, name: str = "", notes: str = "", nonce: str = "", **where: Any) -> Run:
+    """Start a run, or queue it until its devices are free, in processes that outlive this one.
+
+    Args:
+        config, name, notes, nonce: see `NewRun`.
+        where: arguments of `launch_all`, which also describes the errors.
+    """
+    return launch_all([NewRun(config, name, notes, nonce)], **where)[0]
+
+
+def launch_all(
+    runs: Sequence[NewRun],
     *,
-    name: str = "",
-    notes: str = "",
     on: str = HERE,
     devices: Sequence[str] = ("cpu",),
     nodes: int = 1,
     minutes: int | None = None,
-    share: bool = False,
     owner: str = "",
-    sweep: str = "",
-    nonce: str = "",
+    search: str = "",
+    halving: Halving | None = None,
     limits: Limits | None = None,
-) -> Run:
-    """Start a run, or queue it until its devices are free, in processes that outlive this one.
+) -> list[Run]:
+    """Start runs, or queue them until their devices are free, in processes that outlive this one.
 
     Args:
-        config: settings; `device` is replaced according to `devices`.
-        name: default: from `run_name`.
         on: this machine, or the name of a cluster.
         devices: of one node. On this machine "cpu", "mps", "cuda:0" and so on, or `ANY_GPU`; several for several
             processes. On a cluster "cpu" or `ANY_GPU`, once for each process.
         nodes: machines of the cluster.
         minutes: time limit of an attempt on the cluster; None for the cluster's own limit.
-        share: do not wait for other runs on these devices.
-        nonce: of the submitted form; submitting it twice starts one run.
+        search: id that the trials of a search share, or runs that are started together.
+        halving: when a trial ends itself if it is behind the others; None to train it to its end.
 
     Raises:
         InvalidConfig: no devices, too many runs of this owner, too little disk space, unknown cluster or its limits
             exceeded, or settings that contradict the initial checkpoint.
         InvalidCheckpoint: the initial checkpoint cannot be opened.
-        RequestRejected, Unreachable: the cluster rejects the run, or does not respond.
+        RequestRejected, Unreachable: the cluster rejects a run, or does not respond; the ones before it stay queued.
         UserError: this system does not support locks.
     """
     check_locks()
-    request = Request(tuple(devices), share, nodes, minutes)
+    request = Request(tuple(devices), nodes, minutes)
     engine, root = _engine_and_root(on)
-    checked = validated(config, request, on, limits or Limits())
-    name = name or presets.run_name(checked.config)
-    with launch_lock(root):
-        every = list_runs()
-        if again := next((run for run in every if nonce and run.nonce == nonce), None):
-            return again
-        check_room(root, every, owner, checked.limits)
-        folder = root / new_id(name)
-        folder.mkdir()
-        about = {
-            "name": shorten(name, MAX_NAME),
-            "notes": notes[:MAX_NOTES],
-            "owner": owner,
-            "sweep": sweep,
-            "created": time.time(),
-            "devices": list(devices),
-            "nodes": nodes,
-            "minutes": minutes,
-            "share": share,
-            "nonce": nonce,
-        }
-        try:
-            _write_run(folder, checked, about, elsewhere=on != HERE)
-            engine.submit(folder, request)
-        except (UserError, OSError):
-            shutil.rmtree(folder, ignore_errors=True)  # nothing was started
-            raise
-    return find_run(folder.name)
+    every_checked = [validated(run.config, request, on, limits or Limits()) for run in runs]
+    about = {
+        "owner": owner,
+        "search": search,
+        "halving": halving._asdict() if halving else None,
+        "devices": list(devices),
+        "nodes": nodes,
+        "minutes": minutes,
+    }
+    folders: dict[Path, ValidatedRun] = {}
+    try:
+        for run, checked in zip(runs, every_checked, strict=True):
+            folder = _new_folder(root, run, checked, about)
+            folders[folder] = checked if on == HERE else _with_copy(folder, checked)  # may take long, so without lock
+        with launch_lock(root):
+            before = list_runs()
+            known = {one.nonce: one for one in before if one.nonce}
+            fresh = [folder for run, folder in zip(runs, folders, strict=True) if run.nonce not in known]
+            if fresh:
+                check_room(root, before, owner, every_checked[0].limits, len(fresh), search if on == HERE else None)
+                for folder in fresh:
+                    _write_settings(folder, folders[folder])
+                engine.submit_all(fresh, request)
+    except (UserError, OSError):
+        for folder in folders:
+            if not read_handle(folder):  # it was not started
+                shutil.rmtree(folder, ignore_errors=True)
+        raise
+    for folder in folders.keys() - set(fresh):
+        shutil.rmtree(folder, ignore_errors=True)
+    return [known.get(run.nonce) or find_run(folder.name) for run, folder in zip(runs, folders, strict=True)]
+
+
+def _new_folder(root: Path, run: NewRun, checked: ValidatedRun, about: dict[str, Any]) -> Path:
+    """Create the folder of a run, which is none before it has a config.json."""
+    name = run.name or presets.run_name(checked.config)
+    folder = root / new_id(name)
+    own = {"name": shorten(name, MAX_NAME), "notes": run.notes[:MAX_NOTES], "created": time.time(), "nonce": run.nonce}
+    with write_errors(root):
+        folder.mkdir(parents=True)
+        write_json(folder / "about.json", about | own)
+    return folder
 
 
 def _engine_and_root(on: str) -> tuple[Engine, Path]:
@@ -136,15 +170,19 @@ def _engine_and_root(on: str) -> tuple[Engine, Path]:
     return (Local(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
 
 
-def _write_run(folder: Path, checked: ValidatedRun, about: dict[str, Any], elsewhere: bool) -> None:
-    """Write the files of a run's folder; `config.json` comes last, because it marks the folder as a run."""
-    write_json(folder / "about.json", about)
-    if elsewhere and checked.base:  # the machines of a cluster can read the run's folder only
-        start = load.load_checkpoint(checked.base.name)
-        place = folder / START / presets.checkpoint_name(checked.base.name)
-        copy = str(save.save_checkpoint(place, start.model, start.labels, start.preprocess))
-        config = checked.config.model_copy(update={"init_from": copy})
-        checked = checked._replace(config=config, base=checked.base._replace(name=copy))
+def _with_copy(folder: Path, checked: ValidatedRun) -> ValidatedRun:
+    """Copy the initial checkpoint into a run's folder, the only one that the machines of a cluster can read."""
+    if not checked.base:
+        return checked
+    start = load.load_checkpoint(checked.base.name)
+    place = folder / START / presets.checkpoint_name(checked.base.name)
+    copy = str(save.save_checkpoint(place, start.model, start.labels, start.preprocess))
+    config = checked.config.model_copy(update={"init_from": copy})
+    return checked._replace(config=config, base=checked.base._replace(name=copy))
+
+
+def _write_settings(folder: Path, checked: ValidatedRun) -> None:
+    """Write a run's settings; `config.json` comes last, because it marks the folder as a run."""
     if checked.base:
         fine_tuning.write_base(folder, checked.base)
     with replaced(folder / "config.json") as file:
@@ -162,18 +200,6 @@ def stop(run_id: str) -> None:
     watch.forget()
 
 
-def end_early(run_id: str, reason: str) -> None:
-    """Stop a trial that its search has pruned, and record the reason; it can be resumed.
-
-    Raises:
-        InvalidRun: it is not alive.
-    """
-    run = _active_run(run_id)
-    with write_errors(run.folder):
-        write_json(run.folder / PRUNED, {"reason": reason})
-    stop(run_id)
-
-
 def kill(run_id: str) -> None:
     """Kill a run; the last complete state is kept.
 
@@ -188,6 +214,8 @@ def kill(run_id: str) -> None:
 
 def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | None = None) -> Run:
     """Continue a run from its last saved state on its original machine, at the end of the queue if it has to wait.
+
+    A trial that its search ended early, or that has finished, is then trained to its end.
 
     Args:
         devices: None for those that the run had; for those that the setting `device` names, if a terminal started it.
@@ -211,13 +239,15 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     before = read_document(run.folder / "config.json")
     setting = str(before.get("device", "auto"))
     assigned = tuple(devices or run.devices)
-    request = Request(assigned or devices_of_setting(setting), run.share, run.nodes, run.minutes)
+    request = Request(assigned or devices_of_setting(setting), run.nodes, run.minutes)
     kind = check_request(request, run.on)
     # "auto" may be a device that no list names, such as Apple's GPU, so it is kept.
     changed = before | ({"device": kind} if assigned or setting != "auto" else {})
     changed |= {} if epochs is None else {"epochs": epochs}
     config = presets.train_config(**changed) if changed != before else None
     with launch_lock(root):
+        if run.status in ("pruned", "finished"):
+            _change_about(run.folder, halving=None)
         if request.devices != run.devices:
             _change_about(run.folder, devices=list(request.devices))
         settings = (run.folder / "config.json").read_bytes()

@@ -24,7 +24,7 @@ class Limits(NamedTuple):
     """Limits that a server imposes.
 
     Attributes:
-        runs_per_person: waiting and running ones together; None for no limit.
+        runs_per_person: waiting and running ones together, see `check_room`; None for no limit.
         free_bytes: disk space that new runs must leave free.
     """
 
@@ -135,13 +135,23 @@ def _check_cluster(
     return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
 
 
-def check_room(root: Path, every: Sequence[Run], owner: str, limits: Limits) -> None:
-    """Check the number of the owner's runs, and the free disk space."""
-    mine = sum(run.alive and run.owner == owner and run.folder.parent == root for run in every)
-    if limits.runs_per_person is not None and mine >= limits.runs_per_person:
+def check_room(
+    root: Path, every: Sequence[Run], owner: str, limits: Limits, new: int = 1, search: str | None = None
+) -> None:
+    """Check the number of the owner's runs, and the free disk space.
+
+    Args:
+        new: number of runs to launch.
+        search: of these runs, "" for none. Runs of one search count as one, because they let other runs pass in the
+            queue; None to count every run.
+    """
+    active = [run for run in every if run.alive and run.owner == owner and run.folder.parent == root]
+    mine = len({run.id if search is None else run.search or run.id for run in active} - {search})
+    new = 1 if search else new
+    if limits.runs_per_person is not None and mine + new > limits.runs_per_person:
         raise InvalidConfig(
             f"You have {mine} runs waiting or running, and {limits.runs_per_person} are allowed. "
-            "Stop one, or start this one later."
+            f"Stop one, or start {'this one' if new == 1 else f'these {new}'} later."
         )
     free = shutil.disk_usage(root).free
     if free < limits.free_bytes:

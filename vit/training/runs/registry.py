@@ -23,6 +23,7 @@ from vit.training.loop.run_folder import (
     later_format,
     read_document,
     read_json,
+    search_of,
 )
 from vit.training.runs.queue_file import read_queue
 from vit.untrusted import Unreadable, is_number, is_text, is_whole
@@ -57,7 +58,7 @@ class Run:
     Attributes:
         created: unix time [s].
         devices: requested devices, such as ("cuda:0", "cuda:1"); a device listed twice runs two processes.
-        sweep: id shared by runs that were started together for comparison, "" for none.
+        search: id shared by the trials of a search, or by runs that were started together; "" for none.
         status: waiting (for a device), starting, running, validating, testing, stopping (on request), ending (outcome
             recorded, cleaning up), stalled (alive without heartbeat), retrying (a process died and the cluster restarts
             it), unknown (the cluster does not respond); finished, stopped (by a person), pruned (early, by its search),
@@ -80,7 +81,7 @@ class Run:
     name: str
     notes: str
     owner: str
-    sweep: str
+    search: str
     created: float
     devices: tuple[str, ...]
     status: Status
@@ -95,13 +96,18 @@ class Run:
     evaluated: float | None = None
     step: int = 0
     loop: str = ""
-    share: bool = field(default=False, repr=False)
     nonce: str = field(default="", repr=False)
 
     @property
     def alive(self) -> bool:
         """Whether one of its processes may still exist."""
         return self.status in ALIVE
+
+    @property
+    def trial(self) -> int | None:
+        """Number of the trial in its search, from 0; None for other runs."""
+        number = self.nonce.removeprefix(f"{self.search}-") if self.search else ""
+        return int(number) if number != self.nonce and number.isdecimal() else None
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -243,9 +249,9 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         name=shorten(text("name", MAX_NAME), MAX_NAME) or _default_name(folder),
         notes=text("notes", MAX_NOTES),
         owner=text("owner", MAX_REASON),
-        sweep=text("sweep", MAX_REASON),
+        search=search_of(about)[:MAX_REASON],
         created=float(created),
-        devices=_valid_devices(about.get("devices")),
+        devices=valid_devices(about.get("devices")),
         status=status,
         reason=reason,
         on=handle.engine_name if handle else HERE,
@@ -258,12 +264,11 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         evaluated=_evaluation_status(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
         step=pulse["step"] if is_whole(pulse.get("step")) else 0,
         loop=loop,
-        share=about.get("share") is True,
         nonce=text("nonce", MAX_REASON),
     )
 
 
-def _valid_devices(names: object) -> tuple[str, ...]:
+def valid_devices(names: object) -> tuple[str, ...]:
     """Return the requested devices; () if any name is invalid."""
     some = [name for name in names if is_text(name) and _DEVICE.fullmatch(name)] if isinstance(names, list) else []
     return tuple(some) if isinstance(names, list) and len(some) == len(names) <= MOST_DEVICES else ()

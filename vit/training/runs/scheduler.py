@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vit.devices import list_devices
-from vit.training.loop.run_folder import is_alive
+from vit.training.loop.run_folder import is_alive, read_json, search_of
 from vit.training.runs.queue_file import Queue, open_queue
-from vit.training.runs.registry import ANY_GPU, read_guarded, read_run
+from vit.training.runs.registry import ANY_GPU, valid_devices
 
 
 def gpu_names() -> list[str]:
@@ -23,35 +23,56 @@ def assign_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str
     Returns:
         the assigned devices, with "gpu" resolved; None while the run has to wait.
     """
-    root = folder.parent
-    run = read_run(folder, ())
-    if run.share:
-        return _resolve_devices(run.devices, {}, gpus)
-    with open_queue(root) as queue:
-        return assign_or_queue(root, queue, run.id, run.devices, gpus)
+    with open_queue(folder.parent) as queue:
+        return assign_or_queue(folder.parent, queue, folder.name, _devices(folder), gpus)
 
 
 def assign_or_queue(
     root: Path, queue: Queue, run_id: str, requested: Sequence[str], gpus: Callable[[], Sequence[str]]
 ) -> tuple[str, ...] | None:
     """Record in the queue that a run holds its devices, or that it waits for them."""
-    waiting = [name for name in queue["waiting"] if name == run_id or is_alive(root / name)]
-    # A run that got its devices at launch is no longer in the queue when its supervisor asks again: it goes first.
+    waiting = queue["waiting"]
     if run_id not in waiting:
-        waiting.insert(0 if run_id in queue["held"].values() else len(waiting), run_id)
+        waiting.insert(_place(root, queue, run_id), run_id)
     held = {device: holder for device, holder in queue["held"].items() if holder != run_id and is_alive(root / holder)}
     taken = dict(held)
     # Devices that earlier runs wait for are reserved for them, so that a small run cannot overtake a large one forever.
     for name in waiting[: waiting.index(run_id)]:
-        theirs = read_guarded(root / name, ()).devices
+        if _resolve_devices(requested, taken, gpus) is None:  # hundreds may wait, and each check takes milliseconds
+            break
+        if not is_alive(root / name):
+            waiting.remove(name)
+            continue
+        theirs = _devices(root / name)
         for device in _resolve_devices(theirs, taken, gpus) or theirs:
             taken[device] = name
     devices = _resolve_devices(requested, taken, gpus)
     if devices is not None:
         waiting.remove(run_id)
         held |= dict.fromkeys(devices, run_id)
-    queue["waiting"], queue["held"] = waiting, held
+    queue["held"] = held
     return devices
+
+
+def _place(root: Path, queue: Queue, run_id: str) -> int:
+    """Return the index of a run that enters the queue: other runs come before all trials of searches, which are many.
+
+    A run that got its devices at launch is no longer in the queue when its supervisor asks again: it goes first.
+    """
+    if run_id in queue["held"].values():
+        return 0
+    trials = (i for i, name in enumerate(queue["waiting"]) if _is_trial(root / name))
+    return len(queue["waiting"]) if _is_trial(root / run_id) else next(trials, len(queue["waiting"]))
+
+
+def _devices(folder: Path) -> tuple[str, ...]:
+    return valid_devices(read_json(folder / "about.json").get("devices"))
+
+
+def _is_trial(folder: Path) -> bool:
+    about = read_json(folder / "about.json")
+    search = search_of(about)
+    return bool(search) and str(about.get("nonce")).startswith(f"{search}-")
 
 
 def leave_queue(folder: Path) -> None:

@@ -1,10 +1,11 @@
 """The process that supervises one run: waits for devices, starts the trainer, cleans up, records the outcome.
 
-    python -m vit.training.runs.supervisor RUN LOCK
+    python -m vit.training.runs.supervisor RUN LOCK [RUN LOCK ...]
 
-Started by `vit.training.runs`, with the run's lock as an inherited file descriptor. It does not import torch, so
-waiting is cheap, and it is not a child of any server. All output goes to the run's log.txt: to a file, because a writer
-blocks when nobody reads its pipe.
+The program forks one supervisor for each run and ends. `vit.training.engines.local` starts it, with the runs' locks as
+inherited file descriptors. A supervisor does not import torch and shares the memory of its modules with the others,
+so waiting is cheap, and it is not a child of any server. All output goes to the run's log.txt: to a file, because a
+writer blocks when nobody reads its pipe.
 """
 
 import ctypes
@@ -23,13 +24,12 @@ from vit.devices import visibility
 from vit.out_of_memory import prefer_for_oom_kill
 from vit.training.loop.run_folder import SUPERVISED, read_json, record_outcome
 from vit.training.runs.attempts import CANCELLED, train_until_done
+from vit.training.runs.queue_file import read_queue
 from vit.training.runs.registry import ANY_GPU
 from vit.training.runs.scheduler import assign_devices, gpu_names, leave_queue
 
-if __name__ == "__main__" and os.fork():
-    os._exit(0)  # the launcher waits for the parent only; the rest of this file runs in the child
-
 _POLL_SECONDS = 0.5  # [s]
+_MOST_POLLS = 40  # between two attempts of a waiting run to get its devices
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, from linux/prctl.h
 
 
@@ -56,24 +56,31 @@ def supervise(folder: Path, lock: int) -> None:
 
 
 def _wait_for_turn(folder: Path) -> tuple[str, ...] | None:
-    """Wait until the run gets its devices; None if it is cancelled before."""
-    announced = False
+    """Wait until the run gets its devices; None if it is cancelled before.
+
+    The further back a run waits, the less often it asks, so that hundreds of them do not keep the queue locked.
+    """
     if not read_json(folder / "about.json").get("devices"):
         record_outcome(folder, "failed", "Its about.json names no device, or cannot be read. Start another run.")
         return None
+    polls = next_attempt = 0
     while True:
         for request in ("stop", "kill"):
             if (folder / request).exists():
                 record_outcome(folder, "stopped", CANCELLED)
                 return None
-        if (devices := assign_devices(folder, gpu_names)) is not None:
-            return devices
-        if ANY_GPU in read_json(folder / "about.json").get("devices", ()) and not gpu_names():
-            record_outcome(folder, "failed", "There is no GPU on this machine. Resume the run on the CPU.")
-            return None
-        if not announced:
-            _log_line("Waiting for a device.")
-            announced = True
+        if polls == next_attempt:
+            if (devices := assign_devices(folder, gpu_names)) is not None:
+                return devices
+            if ANY_GPU in read_json(folder / "about.json").get("devices", ()) and not gpu_names():
+                record_outcome(folder, "failed", "There is no GPU on this machine. Resume the run on the CPU.")
+                return None
+            if polls == 0:
+                _log_line("Waiting for a device.")
+            waiting = read_queue(folder.parent)["waiting"]
+            place = waiting.index(folder.name) + 1 if folder.name in waiting else 1
+            next_attempt = polls + min(place, _MOST_POLLS)
+        polls += 1
         time.sleep(_POLL_SECONDS)
 
 
@@ -143,5 +150,26 @@ def _log_line(message: str) -> None:
     print(message, flush=True)
 
 
+def _fork(folder: Path, lock: int, others: Sequence[int]) -> None:
+    """Supervise a run in a child process, with the run's log as its output; returns in this process.
+
+    Args:
+        others: file descriptors of other runs' locks, which the child must not hold.
+    """
+    if os.fork():
+        return
+    os.setsid()
+    for other in others:
+        os.close(other)
+    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
+    supervise(folder, lock)
+    sys.exit()
+
+
 if __name__ == "__main__":
-    supervise(Path(sys.argv[1]), int(sys.argv[2]))
+    runs = dict(zip(map(int, sys.argv[2::2]), map(Path, sys.argv[1::2]), strict=True))  # by lock
+    for lock, folder in runs.items():
+        _fork(folder, lock, [other for other in runs if other != lock])

@@ -1,51 +1,39 @@
-"""Start, list, stop and resume searches. A lock shows whether a search's driver is alive, as for a run."""
+"""Start, list, stop, extend and delete searches."""
 
 import os
-import shutil
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from vit.errors import InvalidConfig, InvalidRun
-from vit.files import check_locks, remove_folder
+from vit.errors import InvalidConfig, InvalidRun, UserError
+from vit.files import remove_folder
 from vit.paths import runs_folder
-from vit.training.engines.contract import HERE, Request
-from vit.training.loop import fine_tuning
-from vit.training.loop.run_folder import RUN_ID, is_alive, new_id, read_json, write_errors, write_json
-from vit.training.runs.detached import start_detached
-from vit.training.runs.launch_checks import Limits, check_request
+from vit.training.loop.presets import run_name
+from vit.training.loop.run_folder import RUN_ID, new_id, write_errors, write_json
+from vit.training.runs import control as runs_control
+from vit.training.runs.control import NewRun, launch_all
+from vit.training.runs.launch_checks import Limits
 from vit.training.runs.queue_file import launch_lock
-from vit.training.runs.registry import ANY_GPU, MAX_REASON, Run, list_runs, shorten
+from vit.training.runs.registry import Run, list_runs, shorten
 from vit.training.search.plan import FILE, MOST_NAME, SearchPlan, default_name, make_plan, read_plan
-from vit.untrusted import is_text
+from vit.training.search.space import format_settings
 
-Status = Literal["searching", "stopping", "finished", "stopped", "failed", "interrupted"]
 SEARCHES = ".searches"  # in the folder of this machine's runs
-STOPPING = "Running trials finish their step and save their state; resuming the search continues them."
+STOPPING = "Waiting trials leave the queue; running ones finish their step and save their state."
+_UNFINISHED = ("stopped", "interrupted", "failed")
+_WORDS = {"pruned": "ended early", "unreadable": "cannot be read"}  # other statuses are words themselves
 
 
 @dataclass(frozen=True)
 class Search:
-    """A search, as read from its folder.
-
-    Attributes:
-        status: searching, stopping (on request), finished, stopped, failed, or interrupted (the driver died without an
-            outcome). The last four can be resumed; a finished search needs more trials for that.
-        reason: explains the status, for the user; "" for none.
-    """
+    """A search, as read from its folder."""
 
     id: str
     folder: Path
     plan: SearchPlan
-    status: Status
-    reason: str
-
-    @property
-    def alive(self) -> bool:
-        """Whether its driver is running."""
-        return self.status in ("searching", "stopping")
 
     def trials(self, runs: Sequence[Run] | None = None) -> dict[int, Run]:
         """Return the runs of its trials by trial number, from 0, without deleted ones.
@@ -53,13 +41,9 @@ class Search:
         Args:
             runs: all runs; None to list them.
         """
-        begin = f"{self.id}-"
-        numbers = {
-            run.nonce.removeprefix(begin): run
-            for run in (list_runs() if runs is None else runs)
-            if run.sweep == self.id
-        }
-        return dict(sorted((int(number), run) for number, run in numbers.items() if number.isdecimal()))
+        every = list_runs() if runs is None else runs
+        own = ((run.trial, run) for run in every if run.search == self.id and run.trial is not None)
+        return dict(sorted(own, key=lambda trial: trial[0]))
 
 
 def nonce_of(search_id: str, number: int) -> str:
@@ -67,110 +51,115 @@ def nonce_of(search_id: str, number: int) -> str:
     return f"{search_id}-{number}"
 
 
-def start(*, name: str = "", limits: Limits | None = None, nonce: str = "", **values: Any) -> Search:
-    """Start a search, in a process that outlives this one.
+def summary(trials: Iterable[Run]) -> str:
+    """Count the trials by status, as in "1 running, 3 waiting"; "none" without any."""
+    counts = Counter(_WORDS.get(run.status, run.status) for run in trials)
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "none"
+
+
+def unfinished(search: Search, trials: Iterable[Run]) -> bool:
+    """Whether a search has trials that `resume` would queue."""
+    numbers = [run.trial for run in trials if run.trial is not None]
+    return max(numbers, default=-1) + 1 < search.plan.trials or any(run.status in _UNFINISHED for run in trials)
+
+
+def start(*, limits: Limits | None = None, **values: Any) -> Search:
+    """Queue all trials of a search.
 
     Args:
-        name: name of the search; empty for the default, that of a run with the shared settings.
         limits: the server's limits for each run.
-        nonce: id of the submitted form; submitting it twice starts one search.
-        values: fields of `SearchPlan`; concurrent trials on one device share it.
+        values: fields of `SearchPlan`. Without a name, it is that of a run with the shared settings; a search with the
+            `nonce` of an earlier one is that search.
 
     Raises:
         InvalidConfig: see `make_plan`; or this machine lacks the devices, or a trial's settings contradict the
-            checkpoint that it starts from, or there are more concurrent trials than runs per person.
+            checkpoint that it starts from.
         InvalidCheckpoint: that checkpoint cannot be opened.
-        UserError: Optuna is not installed, or this system has no file locks.
+        UserError: trials cannot be launched, see `vit.training.runs.control.launch_all`.
     """
-    check_locks()
-    limits = limits or Limits()
-    here, devices = values.get("on", HERE) == HERE, values.get("devices", ("cpu",))
-    check_request(Request(tuple(devices)), values.get("on", HERE))
-    # Trials on the same device would otherwise queue behind each other.
-    if here and values.get("at_once", 1) > 1 and ANY_GPU not in devices:
-        values["share"] = True
-    plan = make_plan(
-        **values,
-        name=shorten(name, MOST_NAME) or default_name(values["config"]),
-        runs_per_person=limits.runs_per_person,
-        free_bytes=limits.free_bytes,
-        created=time.time(),
-        nonce=nonce,
-    )
-    if plan.config.init_from:
-        for drawn in plan.draw():  # the checkpoint may contradict some of the drawn values
-            fine_tuning.resolve(plan.trial_config(drawn))
-    if limits.runs_per_person is not None and plan.at_once > limits.runs_per_person:
-        raise InvalidConfig(f"At once: you may have {limits.runs_per_person} runs, not {plan.at_once}.")
-    root = runs_folder() / SEARCHES
-    with write_errors(runs_folder()):
-        root.mkdir(parents=True, exist_ok=True)
-    with launch_lock(runs_folder()):
-        if again := next((search for search in list_searches() if nonce and search.plan.nonce == nonce), None):
-            return again
-        folder = root / new_id(plan.name)
-        with write_errors(root):
-            folder.mkdir()
-            try:
-                write_json(folder / FILE, plan.model_dump(mode="json"))
-                _start_driver(folder)
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)  # no driver was started
-                raise
-    return find_search(folder.name)
+    name = shorten(values.get("name", ""), MOST_NAME)
+    plan = make_plan(**values | {"name": name, "created": time.time()})
+    plan = plan if name else plan.model_copy(update={"name": default_name(plan.config)})
+    with launch_lock(runs_folder()), write_errors(runs_folder()):
+        search = next((search for search in list_searches() if plan.nonce and search.plan.nonce == plan.nonce), None)
+        if search is None:
+            folder = runs_folder() / SEARCHES / new_id(plan.name)
+            folder.mkdir(parents=True)
+            write_json(folder / FILE, plan.model_dump(mode="json"))
+            search = Search(folder.name, folder, plan)
+    try:
+        _launch_missing(search, limits)
+    except UserError:
+        if not search.trials():
+            remove_folder(search.folder)
+        raise
+    return search
 
 
 def stop(search_id: str) -> None:
-    """Ask a search to stop: its running trials finish their step, save and exit; `resume` continues them.
+    """Ask the trials of a search to stop; `resume` continues them.
 
     Raises:
-        InvalidRun: it is not running.
+        InvalidRun: none is alive.
     """
-    search = find_search(search_id)
-    if not search.alive:
-        raise InvalidRun("This search has ended already.")
-    with write_errors(search.folder):
-        (search.folder / "stop").touch()
+    active = [run for run in find_search(search_id).trials().values() if run.alive]
+    if not active:
+        raise InvalidRun("No trial of this search is waiting or running.")
+    # Waiting ones first, or one of them would start when a running one ends.
+    for run in sorted(active, key=lambda run: run.status != "waiting"):
+        if run.status not in ("stopping", "ending"):
+            runs_control.stop(run.id)
 
 
-def resume(search_id: str, trials: int | None = None) -> Search:
-    """Continue a search that was stopped or cut off, or add trials to one that has finished.
+def resume(search_id: str, trials: int | None = None, limits: Limits | None = None) -> Search:
+    """Queue a search's trials that were stopped, were cut off or failed, and those that have no run yet.
 
     Args:
         trials: total number of trials; None for the present number.
+        limits: the server's limits for each run.
 
     Raises:
-        InvalidRun: it is running, or all of its trials are done.
+        InvalidRun: there is no such trial.
         InvalidConfig: fewer trials than before, or more than the space holds.
+        UserError: a trial cannot be queued; the others are, as far as possible.
     """
     search = find_search(search_id)
-    if search.alive:
-        raise InvalidRun("This search is already running.")
     plan = search.plan
-    if search.status == "finished" and (trials is None or trials == plan.trials):
-        more = "" if plan.grid else " Give it more of them to continue it."
-        raise InvalidRun(f"This search has done all its trials.{more}")
-    with launch_lock(runs_folder()), write_errors(search.folder):
-        if trials is not None and trials != plan.trials:
-            if plan.grid:
-                raise InvalidConfig(f"This search trains all {plan.trials} combinations, so it cannot have {trials}.")
-            if trials < plan.trials:
-                raise InvalidConfig(f"This search has {plan.trials} trials, so it cannot have {trials}.")
-            plan = make_plan(**plan.model_dump() | {"trials": trials})
+    if trials is not None and trials != plan.trials:
+        if plan.grid:
+            raise InvalidConfig(f"This search trains all {plan.trials} combinations, so it cannot have {trials}.")
+        if trials < plan.trials:
+            raise InvalidConfig(f"This search has {plan.trials} trials, so it cannot have {trials}.")
+        plan = make_plan(**plan.model_dump() | {"trials": trials})
+        with write_errors(search.folder):
             write_json(search.folder / FILE, plan.model_dump(mode="json"))
-        _start_driver(search.folder)
-    return find_search(search_id)
+        search = Search(search.id, search.folder, plan)
+    started = list(search.trials().values())
+    if not unfinished(search, started):
+        more = "" if plan.grid else " Give it more of them to continue it."
+        raise InvalidRun(f"All trials of this search are done or under way.{more}")
+    problems = []
+    for run in started:
+        try:
+            if run.status in _UNFINISHED:
+                runs_control.resume(run.id)
+        except UserError as error:
+            problems.append(error)
+    _launch_missing(search, limits)
+    if problems:
+        raise problems[0]
+    return search
 
 
 def delete(search_id: str) -> None:
     """Delete a search; the runs of its trials remain.
 
     Raises:
-        InvalidRun: it is running.
+        InvalidRun: a trial is alive.
     """
     search = find_search(search_id)
-    if search.alive:
-        raise InvalidRun("This search is running. Stop it first.")
+    if any(run.alive for run in search.trials().values()):
+        raise InvalidRun("This search has active trials. Stop it first.")
     with write_errors(search.folder):
         remove_folder(search.folder)
 
@@ -184,21 +173,7 @@ def find_search(search_id: str) -> Search:
     folder = runs_folder() / SEARCHES / search_id if RUN_ID.fullmatch(search_id) else None
     if folder is None or not folder.is_dir() or folder.is_symlink():
         raise InvalidRun("There is no such search. It may have been deleted.")
-    plan = read_plan(folder)
-    if is_alive(folder):
-        stopping = os.path.lexists(folder / "stop")
-        return Search(
-            search_id,
-            folder,
-            plan,
-            "stopping" if stopping else "searching",
-            STOPPING if stopping else "",
-        )
-    outcome = read_json(folder / "outcome.json")
-    word, reason = outcome.get("outcome"), outcome.get("reason")
-    if word in ("finished", "stopped", "failed"):
-        return Search(search_id, folder, plan, word, reason[:MAX_REASON] if is_text(reason) else "")
-    return Search(search_id, folder, plan, "interrupted", "It was cut off. Resume it: no trial is begun twice.")
+    return Search(search_id, folder, read_plan(folder))
 
 
 def list_searches() -> list[Search]:
@@ -216,5 +191,21 @@ def list_searches() -> list[Search]:
     return sorted(found, key=lambda search: (search.plan.created, search.id), reverse=True)
 
 
-def _start_driver(folder: Path) -> None:
-    start_detached("vit.training.search.driver", folder, "This search is already running.")
+def _launch_missing(search: Search, limits: Limits | None) -> None:
+    """Launch the trials after the last one that was launched; those before it may have been deleted."""
+    plan, first, runs = search.plan, max(search.trials(), default=-1) + 1, []
+    for number, drawn in enumerate(plan.draw()[first:], first):
+        config = plan.trial_config(drawn)
+        name = run_name(config) if plan.name == default_name(plan.config) else plan.name
+        runs.append(NewRun(config, f"{name}, trial {number + 1}", format_settings(drawn), nonce_of(search.id, number)))
+    launch_all(
+        runs,
+        on=plan.on,
+        devices=plan.devices,
+        nodes=plan.nodes,
+        minutes=plan.minutes,
+        owner=plan.owner,
+        search=search.id,
+        halving=plan.halving if plan.rungs() else None,
+        limits=limits,
+    )

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vit.errors import InvalidConfig, InvalidRun
 from vit.training.engines.contract import HERE
 from vit.training.loop.config import TrainConfig
+from vit.training.loop.halving import Halving
 from vit.training.loop.presets import run_name, train_config
 from vit.training.loop.run_folder import read_document
 from vit.training.runs.registry import shorten
@@ -20,7 +21,8 @@ from vit.untrusted import Unreadable
 from vit.validation import sentence
 
 FILE = "search.json"
-MOST_TRIALS = 1000
+MOST_TRIALS = 200  # all of them wait at once, each in a process
+_MOST_READ = 1000  # of earlier versions
 FACTOR = 3  # default reduction factor of Hyperband: Li et al. 2018, arXiv 1603.06560, section 2.3
 MOST_NAME = 40  # characters; leaves room for ", trial N" in a run's name
 
@@ -37,20 +39,17 @@ class SearchPlan(BaseModel):
         min_epochs: first epoch at which trials may be pruned; None for the default, see `first_comparison`.
         reduction_factor: at `min_epochs`, and whenever the epochs have grown by this factor again, one in this many
             trials continues.
-        on, devices, nodes, minutes, share: where each trial runs, see `vit.training.runs.control.launch`.
-        at_once: maximum number of concurrent trials.
-        runs_per_person, free_bytes: the server's limits, see `vit.training.runs.launch_checks.Limits`.
+        on, devices, nodes, minutes: where each trial runs, see `vit.training.runs.control.launch`.
         created: unix time [s].
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)  # earlier versions wrote more fields
 
     name: str = Field(max_length=MOST_NAME)
     config: TrainConfig
     space: dict[str, str]
     grid: bool = False
-    trials: int = Field(20, ge=1, le=MOST_TRIALS)
-    at_once: int = Field(1, ge=1, le=MOST_TRIALS)
+    trials: int = Field(20, ge=1, le=_MOST_READ)
     seed: int = Field(0, ge=0, lt=2**31)
     min_epochs: int | None = Field(None, ge=1)
     reduction_factor: int = Field(FACTOR, ge=2, le=100)
@@ -58,10 +57,7 @@ class SearchPlan(BaseModel):
     devices: tuple[str, ...] = ("cpu",)
     nodes: int = 1
     minutes: int | None = None
-    share: bool = False
     owner: str = ""
-    runs_per_person: int | None = None
-    free_bytes: int = 0
     created: float = Field(default=0.0, ge=0, lt=2**32)  # until the year 2106
     nonce: str = ""
 
@@ -89,10 +85,10 @@ class SearchPlan(BaseModel):
         """Return the varied settings of each trial.
 
         Raises:
-            InvalidConfig, UserError: see `combinations` and `draw` of `vit.training.search.space`.
+            InvalidConfig: see `combinations` and `draw` of `vit.training.search.space`.
         """
         if self.grid:
-            return spaces.combinations(self.dimensions, MOST_TRIALS)
+            return spaces.combinations(self.dimensions, max(MOST_TRIALS, self.trials))
         return spaces.draw(self.dimensions, self.seed, self.trials)
 
     def trial_config(self, drawn: dict[str, Any]) -> TrainConfig:
@@ -103,13 +99,14 @@ class SearchPlan(BaseModel):
         """
         return train_config(None, **self.config.model_dump() | drawn)
 
+    @property
+    def halving(self) -> Halving:
+        """When trials are compared, and how many of them continue."""
+        return Halving(self.first_comparison, self.reduction_factor)
+
     def rungs(self) -> list[int]:
         """Return the epochs after which trials are compared and may be pruned."""
-        rungs, epoch = [], self.first_comparison
-        while epoch < self.epochs:
-            rungs.append(epoch)
-            epoch *= self.reduction_factor
-        return rungs
+        return self.halving.rungs(self.epochs)
 
 
 def default_name(config: TrainConfig) -> str:
@@ -143,13 +140,14 @@ def make_plan(**values: Any) -> SearchPlan:
 
     Raises:
         InvalidConfig: a value is invalid, the space is too small, or drawn settings contradict each other.
-        UserError: Optuna is not installed.
     """
     try:
         plan = SearchPlan(**values)
     except ValidationError as error:
         raise InvalidConfig(sentence(error)) from error
     spaces.check_space(plan.dimensions, plan.config)
+    if plan.trials > MOST_TRIALS:
+        raise InvalidConfig(f"A search has at most {MOST_TRIALS} trials, not {plan.trials:,}. Choose fewer.")
     trials = plan.draw()
     for drawn in trials:
         plan.trial_config(drawn)
@@ -167,8 +165,8 @@ def _plan_of(document: str) -> SearchPlan:
     settings = plan.config.model_dump()
     for name, dimension in plan.dimensions.items():
         values = dimension.values if isinstance(dimension, Choices) else dimension[:2]
-        if len(values) > MOST_TRIALS:
-            raise InvalidConfig(f"{name} has more than {MOST_TRIALS:,} values.")
+        if len(values) > _MOST_READ:
+            raise InvalidConfig(f"{name} has more than {_MOST_READ:,} values.")
         for value in values:
             try:
                 TrainConfig(**settings | {name: value})

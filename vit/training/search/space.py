@@ -3,16 +3,12 @@
 import itertools
 import json
 import math
+import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-from vit.errors import InvalidConfig, UserError
+from vit.errors import InvalidConfig
 from vit.training.loop.config import TrainConfig, unused_settings
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from optuna.distributions import BaseDistribution
 
 DIGITS = 3  # significant digits of drawn values, for readability
 _DRAWS = 100  # attempts per trial to draw a new combination, before giving up
@@ -43,20 +39,6 @@ class Choices(NamedTuple):
 
 
 Space = Mapping[str, Range | Choices]
-
-
-def optuna() -> "ModuleType":
-    """Import Optuna, and silence its log messages.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        import optuna  # noqa: PLC0415 # optional, and takes 0.5 s to import
-    except ImportError as error:
-        raise UserError("A search needs Optuna. Install it with: pip install 'optuna>=5,<6'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
 
 
 # --- Parsing --------------------------------------------------------------------------------------------------------
@@ -218,17 +200,13 @@ def draw(space: Space, seed: int, trials: int) -> list[dict[str, Any]]:
 
     Raises:
         InvalidConfig: the space is empty, or has fewer combinations than there are trials.
-        UserError: Optuna is not installed.
     """
     if not space:
         raise InvalidConfig("The search has no space. Name what to vary, as in lr=1e-4:1e-2:log.")
-    library = optuna()
-    study = library.create_study(sampler=library.samplers.RandomSampler(seed=seed))
-    kinds = distributions(space)
+    generator = random.Random(seed)
     drawn: list[dict[str, Any]] = []
     for _ in range(_DRAWS * trials):
-        params = study.ask(kinds).params
-        settings = {name: _rounded(params[name], space[name]) for name in space}
+        settings = {name: _draw_value(generator, dimension) for name, dimension in space.items()}
         if settings not in drawn:
             drawn.append(settings)
         if len(drawn) == trials:
@@ -258,24 +236,16 @@ def combinations(space: Space, most: int) -> list[dict[str, Any]]:
     return [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
 
 
-def distributions(space: Space) -> "dict[str, BaseDistribution]":
-    """Convert the space to Optuna's distributions."""
-    library = optuna().distributions
-    kinds: dict[str, BaseDistribution] = {}
-    for name, dimension in space.items():
-        if isinstance(dimension, Choices):
-            kinds[name] = library.CategoricalDistribution(dimension.values)
-        elif dimension.whole:
-            kinds[name] = library.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
-        else:
-            kinds[name] = library.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
-    return kinds
-
-
-def _rounded(value: Any, dimension: Range | Choices) -> Any:
-    if isinstance(dimension, Choices) or dimension.whole:
-        return value
-    return min(max(float(f"{value:.{DIGITS}g}"), dimension.low), dimension.high)
+def _draw_value(generator: random.Random, dimension: Range | Choices) -> Any:
+    """Draw one value. A whole number has the same chance as the interval of half a unit around it."""
+    if isinstance(dimension, Choices):
+        return generator.choice(dimension.values)
+    low, high, log, whole = dimension
+    if whole:
+        low, high = low - 0.5, high + 0.5
+    value = math.exp(generator.uniform(math.log(low), math.log(high))) if log else generator.uniform(low, high)
+    value = round(value) if whole else float(f"{value:.{DIGITS}g}")
+    return min(max(value, dimension.low), dimension.high)
 
 
 def check_space(space: Space, config: TrainConfig) -> None:
