@@ -141,7 +141,7 @@ def shortened(name: str) -> str:
 def cached() -> list[DownloadedCheckpoint]:
     """List all downloaded checkpoints that are complete and may be opened, sorted by name."""
     folders = [*hub_cache().glob("models--*/snapshots/*"), *downloads_folder().glob("[!.]*")]
-    found = {}
+    found: dict[str, DownloadedCheckpoint] = {}
     for folder in folders:
         with suppress(OSError):  # removed meanwhile
             if (name := pinned_name(folder)) and not folder.is_symlink() and _is_complete(folder, name):
@@ -214,7 +214,9 @@ def _is_complete(folder: Path, name: Name) -> bool:
         needed = set(_weights_among(names, lambda index: (folder / index).read_bytes()))
     except InvalidCheckpoint:
         return False
-    groups = [] if "architecture" in document else [(PREPROCESS, PROCESSOR)]  # timm's config.json states it
+    groups: list[tuple[str, ...]] = (
+        [] if "architecture" in document else [(PREPROCESS, PROCESSOR)]
+    )  # timm's config.json states it
     groups += [TOKENIZER] if reads_text(document) else []
     return needed <= names and all(names & {*some} or (_lacking(folder) / some[0]).exists() for some in groups)
 
