@@ -169,6 +169,7 @@ def restore_main_module() -> Iterator[None]:
 def temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep uploaded pictures, runs and features out of the repository."""
     os.environ.setdefault("VIT_RUNS", str(tmp_path_factory.mktemp("runs")))
+    os.environ["HF_HUB_CACHE"] = str(tmp_path_factory.mktemp("hub"))
     os.environ["VIT_PICTURES"] = str(tmp_path_factory.mktemp("pictures"))
 
 

@@ -345,6 +345,7 @@ def empty_hub(root: Path) -> Iterator[HubServer]:
     """Run an empty Hub, with empty download folders."""
     with pytest.MonkeyPatch.context() as patch, HubServer().running() as server:
         patch.setenv("VIT_DOWNLOADS", str(root / "downloads"))
+        patch.setenv("HF_HUB_CACHE", str(root / "hub"))
         patch.setenv("VIT_CHECKPOINTS", str(root / "checkpoints"))
         patch.delenv("HF_TOKEN", raising=False)
         patch.setattr(constants, "HF_HUB_OFFLINE", False)

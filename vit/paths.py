@@ -21,8 +21,23 @@ def checkpoints_folder() -> Path:
 
 
 def downloads_folder() -> Path:
-    """Return `downloads/` of the project, or the folder set by VIT_DOWNLOADS."""
+    """Return `downloads/` of the project, or the folder set by VIT_DOWNLOADS: for torchvision's weights."""
     return Path(os.environ.get("VIT_DOWNLOADS") or _home() / "downloads")
+
+
+def hub_cache() -> Path:
+    """Return the cache that all programs with huggingface_hub share: HF_HUB_CACHE, HF_HOME, or in ~/.cache."""
+    from huggingface_hub import constants  # noqa: PLC0415 # most callers need no Hub
+
+    return Path(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE).expanduser()
+
+
+def is_hub_link(path: Path) -> bool:
+    """Whether a path is a link in the Hub's cache to a file in it; its snapshots consist of such links."""
+    if not path.is_symlink():
+        return False
+    cache = hub_cache().resolve()
+    return cache in path.parent.resolve().parents and cache in path.resolve().parents
 
 
 def pictures_folder() -> Path:

@@ -1,9 +1,12 @@
 """Checkpoints on the Hub: its protocol, names and revisions, and the list of downloads."""
 
+import dataclasses
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,12 @@ from tiny_repository import REPOSITORY, ROOT, environment, images, without
 from torch import nn
 
 import vit
+from vit.checkpoints import manage
 from vit.checkpoints.hub import models as hub
 from vit.checkpoints.hub.models import Name
 from vit.cli.main import main
 from vit.errors import InvalidCheckpoint, Unavailable
+from vit.paths import hub_cache
 
 TIMM = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
 
@@ -83,20 +88,18 @@ def test_command_line_takes_a_name_on_the_hub(
     assert not any("torch/" in agent or "agent/" in agent for agent in agents)  # no telemetry
     requested = [one.path for one in server.requests if one.host == "hub"]
     assert requested[0] == f"/api/models/{REPOSITORY}?blobs=true"
-    assert all(path.startswith(f"/{REPOSITORY}/resolve/{published}/") for path in requested[1:])
+    assert all(path.startswith(f"/{REPOSITORY}/resolve/{published}/") for path in requested[1:-1])
+    assert requested[-1] == f"/{REPOSITORY}/resolve/main/config.json"  # for the branch in the Hub's cache
 
     assert main([*arguments, "ada/nothing"]) == 2
     error = capsys.readouterr().err
     assert "has no repository 'ada/nothing'" in error and error.count("\n") == 1
 
 
-def test_only_the_files_of_a_checkpoint_are_fetched_as_regular_files(
-    server: HubServer, published: str, files: dict[str, bytes]
-) -> None:
+def test_only_the_files_of_a_checkpoint_are_fetched(server: HubServer, published: str, files: dict[str, bytes]) -> None:
     folder = hub.fetch(REPOSITORY).folder
     expected = {"config.json", "preprocessor_config.json", "README.md", "model.safetensors"}
-    assert {path.name for path in folder.iterdir()} == expected | {"source.json"}
-    assert all(path.is_file() and not path.is_symlink() for path in folder.iterdir())
+    assert {path.name for path in folder.iterdir()} == expected
     assert {name: (folder / name).read_bytes() for name in expected} == {name: files[name] for name in expected}
     assert not any("open_clip" in one.path or ".py" in one.path for one in server.requests)
 
@@ -202,14 +205,59 @@ def test_local_folder_of_that_name_has_priority(
     assert server.requests == []
 
 
-def test_downloaded_checkpoint_states_its_source(server: HubServer, published: str) -> None:
-    fetched = hub.fetch(REPOSITORY)
-    source = json.loads((fetched.folder / "source.json").read_text())
-    assert source["name"] == str(fetched.name) == f"{REPOSITORY}@{published}"
-    assert source["from"] == server.url
-    assert hub.pinned_name(fetched.folder) == fetched.name
-    assert fetched.size == sum(path.stat().st_size for path in fetched.folder.iterdir())
-    assert hub.cached() == [fetched]
+# --- The Hub's cache ----------------------------------------------------------------------------------------------
+
+
+def test_model_that_another_program_downloaded_opens_without_a_request(
+    server: HubServer, published: str, files: dict[str, bytes]
+) -> None:
+    theirs = huggingface_hub.HfApi(server.url)
+    for file in files:
+        theirs.hf_hub_download(REPOSITORY, file, cache_dir=hub_cache())
+    server.requests.clear()
+    checkpoint = vit.load_checkpoint(REPOSITORY)
+    assert checkpoint.name == f"{REPOSITORY}@{published}" and checkpoint.labels == ("apple", "bus", "cat")
+    (fetched,) = hub.cached()
+    assert fetched == hub.find(REPOSITORY) and fetched.size == sum(map(len, files.values()))
+    assert server.requests == []
+    with zipfile.ZipFile(io.BytesIO(b"".join(manage.zip_chunks(fetched.folder, "tiny")))) as archive:
+        assert archive.read("tiny/model.safetensors") == files["model.safetensors"]
+
+
+def test_what_another_program_left_out_is_fetched_without_the_weights(server: HubServer, published: str) -> None:
+    theirs = huggingface_hub.HfApi(server.url)
+    for file in ("config.json", "model.safetensors"):
+        theirs.hf_hub_download(REPOSITORY, file, cache_dir=hub_cache())
+    assert hub.cached() == [] and hub.find(REPOSITORY) is None
+    server.requests.clear()
+    assert "preprocess" not in vit.load_checkpoint(REPOSITORY).assumed
+    assert server.requests_of("/blobs/") == []
+
+
+def test_other_models_in_the_cache_are_not_listed(server: HubServer, files: dict[str, bytes]) -> None:
+    server.publish("ada/words", files | {"config.json": b'{"model_type": "bert"}'})
+    server.publish("ada/broken", files | {"config.json": b"{"})
+    for repository in ("ada/words", "ada/broken"):
+        for file in files:
+            huggingface_hub.HfApi(server.url).hf_hub_download(repository, file, cache_dir=hub_cache())
+    assert hub.cached() == []
+
+
+def test_link_out_of_the_cache_is_not_followed(server: HubServer, published: str, tmp_path: Path) -> None:
+    folder = hub.fetch(REPOSITORY).folder
+    weights = folder / "model.safetensors"
+    foreign = tmp_path / "foreign.safetensors"
+    foreign.write_bytes(weights.read_bytes())
+    weights.unlink()
+    weights.symlink_to(foreign)
+    with pytest.raises(InvalidCheckpoint, match="is a link"):
+        vit.load_checkpoint(folder)
+    with zipfile.ZipFile(io.BytesIO(b"".join(manage.zip_chunks(folder, "tiny")))) as archive:
+        assert "tiny/model.safetensors" not in archive.namelist()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "model.safetensors").symlink_to((folder / "config.json").resolve())
+    with pytest.raises(InvalidCheckpoint, match="is a link"):  # nor into it
+        vit.load_checkpoint(tmp_path / "outside")
 
 
 # --- Names --------------------------------------------------------------------------------------------------------
@@ -260,46 +308,43 @@ def test_path_is_never_a_name(server: HubServer, published: str) -> None:
 
 def test_other_folders_are_not_taken_for_checkpoints(server: HubServer, published: str, tmp_path: Path) -> None:
     fetched = hub.fetch(REPOSITORY)
-    for name in (
-        "mine",
-        "a--b",
-        "a--b@main",
-        f"a--b--c@{published}",
-        f".a--b@{published}.partial",
-        "torchvision--vit_b_16",
-    ):
-        (tmp_path / "downloads" / name).mkdir()
-    (tmp_path / "downloads" / f"a--b@{published}").symlink_to(fetched.folder)
+    for name in ("mine", "a--b", "a--b@main", f"a--b--c@{published}", f"a--b@{published}", "torchvision--vit_b_16"):
+        (tmp_path / "downloads" / name).mkdir(parents=True)
+    (tmp_path / "downloads" / f"a--d@{published}").symlink_to(fetched.folder)
+    fetched.folder.with_name("main").symlink_to(fetched.folder)
     assert hub.cached() == [fetched]
     assert hub.pinned_name(tmp_path / f"ada--tiny-vit@{published}") is None
 
 
-def test_downloaded_checkpoint_can_be_removed(server: HubServer, published: str, tmp_path: Path) -> None:
-    fetched = hub.fetch(REPOSITORY)
+def test_downloaded_checkpoint_can_be_removed(server: HubServer, published: str, files: dict[str, bytes]) -> None:
+    first = hub.fetch(REPOSITORY)
+    server.publish(REPOSITORY, files | {"README.md": b"# Another"})
+    second = hub.fetch(REPOSITORY)
     with pytest.raises(Unavailable, match="is not among what was fetched"):
         hub.remove("../checkpoints")
-    hub.remove(fetched.name)
-    assert hub.cached() == []
-    assert [path.name for path in (tmp_path / "downloads").iterdir()] == [".ada--tiny-vit.lock"]
+    hub.remove(second.name)
+    assert hub.cached() == [dataclasses.replace(first, requested={})]
+    assert vit.load_checkpoint(first.folder).labels  # whose weights are the same
+    hub.remove(first.name)
+    assert hub.cached() == [] and not list(hub_cache().glob("models--*"))
 
 
-def test_earlier_downloads_are_found_under_the_requested_names(server: HubServer, tmp_path: Path) -> None:
+def test_earlier_downloads_are_found_under_the_requested_names(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes]
+) -> None:
     pinned = f"{REPOSITORY}@{'0' * 40}"
     folder = tmp_path / "downloads" / pinned.replace("/", "--")
     folder.mkdir(parents=True)
-    source = {"name": pinned, "from": "https://huggingface.co", "asked": {"": 1763300000.5, "v1": 1763300001.5}}
-    (folder / "source.json").write_text(json.dumps(source, indent=2))
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    (folder / "source.json").write_text('{"asked": [')
+    assert hub.find(REPOSITORY) is None and vit.load_checkpoint(pinned).name == pinned
+    (folder / "source.json").write_text('{"asked": {"": 1763300000.5, "v1": 1763300001.5}}')
     for name in (REPOSITORY, f"{REPOSITORY}@main", f"{REPOSITORY}@v1", pinned):
-        assert str(hub.find(name).name) == pinned  # type: ignore[union-attr]
+        assert vit.load_checkpoint(name).name == pinned
     assert hub.find(f"{REPOSITORY}@v2") is None
-
-
-def test_damaged_note_of_the_source_is_ignored(server: HubServer, published: str) -> None:
-    fetched = hub.fetch(REPOSITORY)
-    (fetched.folder / "source.json").write_text('{"asked": [')
-    assert [one.name for one in hub.cached()] == [fetched.name]
-    assert hub.find(REPOSITORY) is None
-    assert hub.fetch(REPOSITORY) == hub.find(REPOSITORY)
+    hub.remove(pinned)
+    assert not list((tmp_path / "downloads").iterdir())
 
 
 @pytest.mark.slow
@@ -307,6 +352,6 @@ def test_network_libraries_are_imported_only_when_needed() -> None:
     script = (
         "import sys, vit; from vit.checkpoints.hub import models as hub\n"
         "vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b')\n"
-        "assert not {'huggingface_hub', 'httpx2', 'torchvision.models'} & sys.modules.keys()"
+        "assert not {'huggingface_hub.hf_api', 'httpx2', 'torchvision.models'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), check=True)

@@ -27,10 +27,15 @@ from vit.checkpoints.checkpoint import (
 from vit.checkpoints.formats.weight_files import MAX_TEXT, is_shard, read_index, weights_among
 from vit.checkpoints.label_files import holds_labels
 from vit.errors import InvalidCheckpoint
+from vit.paths import is_hub_link
 from vit.untrusted import brief, brief_list
 
 # Parts of a model that DeepSpeed splits: with ZeRO 3, or by tensors.
 _DEEPSPEED = re.compile(r"(zero_pp_rank_\d+_mp_rank_\d+|mp_rank_0*[1-9]\d*)_model_states\.pt")
+# O_NONBLOCK: opening a named pipe would wait for a writer. Windows has O_BINARY only.
+_FLAGS = os.O_RDONLY
+for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+    _FLAGS |= getattr(os, _name, 0)
 _DESCRIPTORS = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
 
@@ -118,14 +123,15 @@ class _Folder(NamedTuple):
         return sorted(os.listdir(self.path if self.descriptor is None else self.descriptor))
 
     def open(self, name: str) -> int:
-        """Open a file for reading, never through a symbolic link, and return its descriptor."""
+        """Open a file for reading, never through a link but those of the Hub's cache, and return its descriptor."""
+        path = self.path / name
+        if is_hub_link(path):
+            return os.open(path.resolve(), _FLAGS)
         if self.descriptor is None:
-            if os.path.islink(self.path / name):
+            if path.is_symlink():
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            return os.open(self.path / name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        # O_NONBLOCK: opening a named pipe would wait for a writer.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        return os.open(name, flags, dir_fd=self.descriptor)
+            return os.open(path, _FLAGS)
+        return os.open(name, _FLAGS, dir_fd=self.descriptor)
 
 
 def _open_folder(path: Path, stack: ExitStack) -> _Folder:
@@ -169,7 +175,7 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
             with _open_bounded(folder, name, MAX_TEXT) as file:
                 texts[name] = file.read(MAX_TEXT)
     home = path if alone or not lone else path.parent
-    name = path.stem if alone else home.resolve().name
+    name = path.stem if alone else name_of_folder(home.resolve())
     index = {}
     if split:
         with _open_bounded(folder, weights, MAX_TEXT) as file:
@@ -184,6 +190,17 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
         size, most = source.size / 1e6, MAX_WEIGHTS / 1e6
         raise InvalidCheckpoint(f"The weights have {size:,.0f} MB in total; the limit is {most:,.0f} MB.")
     return source
+
+
+def name_of_folder(folder: Path) -> str:
+    """Return a folder's name; that of a snapshot in the Hub's cache is owner--name@commit.
+
+    >>> name_of_folder(Path("hub/models--google--vit/snapshots/3f49"))
+    'google--vit@3f49'
+    """
+    if folder.parent.name == "snapshots" and (home := folder.parents[1].name).startswith("models--"):
+        return f"{home.removeprefix('models--')}@{folder.name}"
+    return folder.name
 
 
 def _only_weights(names: list[str], path: Path) -> str:

@@ -36,7 +36,7 @@ from vit.checkpoints.load import summarise
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidCheckpoint, UserError
 from vit.files import remove_folder, replaced
-from vit.paths import checkpoints_folder
+from vit.paths import checkpoints_folder, is_hub_link
 from vit.untrusted import brief
 
 if TYPE_CHECKING:
@@ -243,7 +243,9 @@ def zip_chunks(folder: Path, name: str) -> Iterator[bytes]:
         OSError: a file cannot be read.
     """
     with ExitStack() as stack:
-        paths = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.is_symlink()]
+        paths = [
+            path for path in sorted(folder.iterdir()) if path.is_file() and (not path.is_symlink() or is_hub_link(path))
+        ]
         files = [(zipfile.ZipInfo.from_file(path, f"{name}/{path.name}"), path.open("rb")) for path in paths]
         for _, file in files:
             stack.enter_context(file)

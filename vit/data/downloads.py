@@ -1,15 +1,12 @@
 """Download named datasets from torchvision's URLs, with progress and checksums."""
 
-import hashlib
 from collections.abc import Callable
-from functools import partial
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 from vit.errors import InvalidDataset
 from vit.files import wait_for_lock
+from vit.web_files import download_file, has_hash
 
 TORCHVISION = {
     "cifar10": "CIFAR10",
@@ -20,8 +17,6 @@ TORCHVISION = {
 NAMES = (*TORCHVISION, "shapes", "folder:PATH")  # of all datasets
 # Total size of the downloads [bytes], for progress only; checksums verify the files.
 _DOWNLOAD_BYTES = {"cifar10": 170498071, "cifar100": 169001437, "mnist": 11594722, "fashion-mnist": 30878645}
-_CHUNK_BYTES = 1 << 18
-_PATIENCE_SECONDS = 30  # [s] timeout without a byte
 
 
 def is_downloaded(name: str, root: Path = Path("data")) -> bool:
@@ -74,8 +69,8 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
                 return
             done = 0
             for file, md5, urls in downloads:
-                if not _is_whole(folder / file, md5):
-                    _download_file(urls, folder / file, md5, lambda count, before=done: report(before + count))  # type: ignore[misc]
+                if not has_hash(folder / file, "md5", md5):
+                    download_file(urls, folder / file, "md5", md5, lambda count, _, before=done: report(before + count))  # type: ignore[misc]
                 done += (folder / file).stat().st_size
                 report(done)
             source(root, download=True)  # unpacks the downloaded files
@@ -100,32 +95,3 @@ def unpacked_folder(name: str, root: Path) -> Path:
     """Return the folder where torchvision expects the unpacked files."""
     source = torchvision_class(name)
     return root / source.__name__ / "raw" if hasattr(source, "mirrors") else root / source.base_folder
-
-
-def _is_whole(file: Path, md5: str) -> bool:
-    if not file.is_file():
-        return False
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, partial(hashlib.md5, usedforsecurity=False)).hexdigest() == md5
-
-
-def _download_file(urls: list[str], file: Path, md5: str, progress: Callable[[int], None]) -> None:
-    """Download a file from the first mirror that has it; it is renamed once its checksum is verified."""
-    unfinished = file.with_name(file.name + ".partial")
-    failure: Exception = OSError("no address")
-    for url in urls:
-        try:
-            request = Request(url, headers={"User-Agent": "vit"})  # noqa: S310  the addresses are torchvision's
-            with urlopen(request, timeout=_PATIENCE_SECONDS) as answer, unfinished.open("wb") as target:  # noqa: S310
-                while chunk := answer.read(_CHUNK_BYTES):
-                    target.write(chunk)
-                    progress(target.tell())
-            if not _is_whole(unfinished, md5):
-                raise OSError(f"{url} sent something else")
-            unfinished.replace(file)
-            return
-        except (OSError, HTTPException) as error:
-            failure = error
-        finally:
-            unfinished.unlink(missing_ok=True)
-    raise OSError(str(failure)) from failure

@@ -1,53 +1,41 @@
-"""Download files from the Hugging Face Hub and other servers; interrupted downloads resume, complete ones are verified.
+"""Requests to the Hugging Face Hub, whose files come into huggingface_hub's cache, with limits and errors for users.
 
-All requests go through huggingface_hub, which handles addresses, tokens, redirects, retries, offline mode and errors.
-This module uses the lower-level `http_get`, because `hf_hub_download` deletes a partial file when the connection closes
-early, accepts a file of any size, and does not compare its hash.
+All requests go through huggingface_hub, which handles addresses, tokens, redirects, retries, offline mode and locks.
+It bounds neither a file's size nor compares its hash, so `download` does. An interrupted file begins again.
 """
 
+from __future__ import annotations
+
 import hashlib
-import io
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import HfApi, constants, errors, get_hf_file_metadata, get_token, hf_hub_url
-from huggingface_hub.file_download import http_get
-from huggingface_hub.utils import build_hf_headers
-from huggingface_hub.utils.tqdm import silent_tqdm
+from huggingface_hub import HfApi, constants, errors, get_token, hf_hub_download
 
 from vit.errors import Unavailable
+from vit.paths import hub_cache
 from vit.untrusted import brief
 
 Progress = Callable[[int, int | None], None]  # (bytes done, total bytes or None)
 
 
 class Remote(NamedTuple):
-    """Location of a remote file.
+    """A file on the Hub.
 
     Attributes:
-        size: [bytes], if the server states it.
-        sha256: first hexadecimal digits of its hash; "" if unknown.
-        repository: on the Hub, requests for which carry the token; "" for a file from elsewhere.
+        size: [bytes].
+        sha256: "" if the Hub states none, as for small files.
     """
 
-    url: str
-    size: int | None = None
+    size: int
     sha256: str = ""
-    repository: str = ""
-
-
-class Listing(NamedTuple):
-    """The files of a repository at one commit, by name."""
-
-    commit: str
-    files: Mapping[str, Remote]
 
 
 def endpoint() -> str:
@@ -60,140 +48,116 @@ def has_token() -> bool:
     return bool(get_token())
 
 
-def list_files(repository: str, revision: str = "") -> Listing:
-    """List the files of a repository on the Hub.
+def list_files(repository: str, revision: str = "") -> tuple[str, Mapping[str, Remote]]:
+    """Return a repository's commit on the Hub, and its files by name.
 
     Args:
         revision: a branch, a tag or a commit, "" for the main branch.
 
     Raises:
-        Unavailable: no such repository or revision, or no access.
+        Unavailable: no such repository or revision, no access, or another server than the Hub.
         OSError: no response; the message gives the reason.
     """
     settings = hub_constants()
-    with _errors_for_users(endpoint(), repository, revision):
+    with errors_for_users(repository, revision):
         try:
             answer = HfApi(endpoint()).model_info(
                 repository, revision=revision or None, files_metadata=True, timeout=settings.HF_HUB_ETAG_TIMEOUT
             )
-            commit, files = str(answer.sha), {}
-            for file in answer.siblings or ():
-                url = hf_hub_url(repository, file.rfilename, revision=commit, endpoint=endpoint())
-                size, sha256 = file.size, str(file.lfs.sha256) if file.lfs else ""
-                files[file.rfilename] = Remote(
-                    url,
-                    size if isinstance(size, int) else None,
-                    sha256 if re.fullmatch("[0-9a-f]{64}", sha256) else "",
-                    repository,
-                )
+            files = {
+                str(file.rfilename): Remote(int(file.size or 0), str(file.lfs.sha256) if file.lfs else "")
+                for file in answer.siblings or ()
+            }
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise Unavailable(f"{host_of(endpoint())} does not answer as the Hugging Face Hub does.") from error
-    return Listing(commit, files)
+    if not re.fullmatch("[0-9a-f]{40}", str(answer.sha)):
+        raise Unavailable(f"{host_of(endpoint())} does not answer as the Hugging Face Hub does: it names no commit.")
+    return str(answer.sha), files
 
 
-def look_up(remote: Remote) -> Remote:
-    """Request the size of a file from a server that is not the Hub.
-
-    Raises:
-        OSError: no response; the message gives the reason.
-    """
-    hub_constants()
-    with _errors_for_users(remote.url):
-        return remote._replace(size=get_hf_file_metadata(remote.url, token=False).size)
+def snapshot(repository: str, commit: str) -> Path:
+    """Return the folder of a commit in the Hub's cache, whether it exists or not."""
+    return hub_cache() / f"models--{repository.replace('/', '--')}" / "snapshots" / commit
 
 
-def download(remote: Remote, file: Path, most: int, keep_free: int = 0, progress: Progress | None = None) -> None:
-    """Download a file unless it exists; until it is complete, its name ends in `.partial`.
-
-    Received bytes are kept if the connection or the process dies, and the next call resumes from there.
+def download(
+    repository: str, commit: str, name: str, remote: Remote, most: int, report: Callable[[int], object] | None = None
+) -> Path:
+    """Download a file of a repository's top folder into the Hub's cache unless it is there, and return its path.
 
     Args:
         most: maximum size [bytes].
-        keep_free: disk space to leave [bytes].
-        progress: callback; any exception that it raises aborts the download.
+        report: called with the bytes done; any exception that it raises aborts the download.
 
     Raises:
-        Unavailable: no access.
+        Unavailable: no access, or another server than the Hub.
         OSError: the download failed; the message is a reason, to follow "because".
     """
-    if file.exists():
-        return
-    if (remote.size or 0) > most:
-        raise OSError(f"{file.name} has {_mb(remote.size)} MB; at most {_mb(most)} MB are taken")
-    unfinished = file.with_name(file.name + ".partial")
-    with _Limited(unfinished, remote.size, most, keep_free, progress) as target:
-        if target.tell() > (remote.size or 0):  # or the size is unknown, so a partial file cannot be resumed
-            target.truncate(0)
-        if target.tell() != remote.size:
-            _receive(remote, target)
-        target.flush()
-        os.fsync(target.fileno())
-    try:
-        _check_whole(unfinished, remote)
-    except OSError:
-        unfinished.unlink()
-        raise
-    unfinished.replace(file)
+    if remote.size > most:
+        raise OSError(f"{name} has {_mb(remote.size)} MB; at most {_mb(most)} MB are taken")
+    hub_constants()
+    meter: Any = _Meter(remote.size, report)
+    with errors_for_users(repository):
+        path = Path(
+            hf_hub_download(
+                repository, name, revision=commit, cache_dir=hub_cache(), endpoint=endpoint(), tqdm_class=meter
+            )
+        )
+    if path.parent != snapshot(repository, commit):
+        raise Unavailable(
+            f"{host_of(endpoint())} does not answer as the Hugging Face Hub does: it names another commit."
+        )
+    if meter.done:  # otherwise it was there
+        with path.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        if path.stat().st_size != remote.size or remote.sha256 not in ("", digest):
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+            raise OSError("what was sent is not the file that was published: its hash or size differs")
+    return path
 
 
-def check_room(folder: Path, needed: int, keep_free: int) -> None:
-    """Check that the disk has enough space.
+def set_reference(repository: str, revision: str, commit: str) -> None:
+    """Let a branch or a tag mean a commit in the Hub's cache, as huggingface_hub does."""
+    with errors_for_users(repository, revision), suppress(OSError):
+        hf_hub_download(repository, "config.json", revision=revision, cache_dir=hub_cache(), endpoint=endpoint())
+
+
+def check_room(name: str, folder: Path, needed: int, keep_free: int) -> None:
+    """Check that the disk has enough space for a download [bytes].
 
     Raises:
-        OSError: it has not.
+        Unavailable: it has not.
     """
-    free = shutil.disk_usage(folder).free
-    if free - needed < keep_free:
-        raise OSError(
-            f"it needs {_mb(needed)} MB and the disk has {_mb(free)} MB, of which {_mb(keep_free)} MB stay free"
+    if (free := shutil.disk_usage(folder).free) - needed < keep_free:
+        raise Unavailable(
+            f"{name} needs {_mb(needed)} MB and the disk has {_mb(free)} MB, of which {_mb(keep_free)} MB stay free. "
+            "Delete something first."
         )
 
 
-class _Limited(io.BufferedWriter):
-    """An append-only file with limits on size and disk space, which reports progress after each write."""
+class _Meter:
+    """Takes the place of huggingface_hub's progress bar: it counts, limits and reports the bytes of one file."""
 
-    def __init__(self, path: Path, size: int | None, most: int, keep_free: int, progress: Progress | None):
-        super().__init__(io.FileIO(path, "ab"))
-        self._path, self._size, self._most, self._keep_free, self._progress = path, size, most, keep_free, progress
+    def __init__(self, size: int, report: Callable[[int], object] | None):
+        self.done, self._size, self._report = 0, size, report
 
-    def write(self, chunk: Any) -> int:
-        done = self.tell() + len(chunk)
-        if self._size is not None and done > self._size:
+    def __call__(self, **_: object) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, count: int) -> None:
+        """Count bytes that have arrived; a negative number when a file begins again."""
+        self.done += count
+        if self.done > self._size:
             raise OSError(f"it has more bytes than the {self._size:,} that were announced")
-        if done > self._most:
-            raise OSError(f"it has more than {_mb(self._most)} MB, which are the most that are taken")
-        check_room(self._path.parent, len(chunk), self._keep_free)
-        super().write(chunk)
-        if self._progress:
-            self._progress(done, self._size)
-        return len(chunk)
-
-
-def _receive(remote: Remote, target: _Limited) -> None:
-    """Append the missing bytes."""
-    hub_constants()
-    headers = build_hf_headers(token=None if remote.repository else False, headers={"Accept-Encoding": "identity"})
-    with _errors_for_users(remote.url, remote.repository):
-        try:
-            silent: Any = silent_tqdm
-            http_get(remote.url, target, resume_size=target.tell(), headers=headers, tqdm_class=silent)
-        except httpx2.TransportError as error:
-            if done := target.tell():
-                whole = f" of {_mb(remote.size)}" if remote.size else ""
-                message = f"the connection broke off after {_mb(done)}{whole} MB; what came is kept, so try again"
-                raise OSError(message) from error
-            raise
-
-
-def _check_whole(file: Path, remote: Remote) -> None:
-    """Check the size and the hash of a downloaded file."""
-    if remote.size not in (None, size := file.stat().st_size):
-        raise OSError(f"it has {size:,} bytes and not the {remote.size:,} that were announced")
-    if remote.sha256:
-        with file.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        if not digest.startswith(remote.sha256):
-            raise OSError("what was sent is not the file that was published: its hash differs")
+        if self._report:
+            self._report(self.done)
 
 
 # --- huggingface_hub --------------------------------------------------------------------------------------------------
@@ -203,25 +167,42 @@ def hub_constants() -> Any:
     """Return the constants of huggingface_hub, adjusted; call this before any request."""
     settings: Any = constants
     settings.HF_HUB_DISABLE_TELEMETRY = True
-    # Write bytes as they arrive. The default buffers 10 MB first: they are lost when the connection breaks, and
-    # cancelling on a slow line waits for them.
-    settings.DOWNLOAD_CHUNK_SIZE = None
+    settings.HF_HUB_DISABLE_XET = True  # hf_xet cannot be stopped, and reports no progress of an upload
+    settings.DOWNLOAD_CHUNK_SIZE = None  # as bytes arrive: by default, stopping waits for 10 MB
     return settings
 
 
 @contextmanager
-def _errors_for_users(url: str, repository: str = "", revision: str = "") -> Iterator[None]:
-    """Raise errors of huggingface_hub and httpx again, with messages for users."""
+def errors_for_users(
+    repository: str, revision: str = "", refusal: Callable[[Any], Exception] | None = None
+) -> Iterator[None]:
+    """Raise errors of huggingface_hub and httpx again, with messages for users.
+
+    Args:
+        refusal: returns the exception for an error response of the Hub.
+
+    Raises:
+        Unavailable: refused by the Hub.
+        OSError: no answer, or an error; the message is a reason, to follow "because".
+    """
+    raised: Exception
+    cause: Any
     try:
         yield
-    except errors.OfflineModeIsEnabled as error:
-        raise OSError("HF_HUB_OFFLINE is set") from error
-    except errors.HfHubHTTPError as error:
-        if (host := host_of(str(error.response.url))) == host_of(endpoint()):
-            raise _refusal(repository, revision, error) from error
-        raise OSError(f"{host} answered {error.response.status_code}") from error
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise OSError(f"{host_of(url)} cannot be reached ({brief(str(error)) or 'no answer'})") from error
+        return
+    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raised, cause = error, error
+    except (errors.LocalEntryNotFoundError, errors.FileMetadataError, RuntimeError) as error:
+        raised, cause = error, error.__cause__ or error  # huggingface_hub wraps errors in these
+    except ValueError as error:
+        raise OSError(" ".join(str(error).split())[:120].rstrip(".")) from error
+    if isinstance(cause, errors.OfflineModeIsEnabled):
+        raise OSError("HF_HUB_OFFLINE is set") from raised
+    if not isinstance(cause, errors.HfHubHTTPError):
+        raise OSError(f"{host_of(endpoint())} cannot be reached ({brief(str(cause)) or 'no answer'})") from raised
+    if (host := host_of(str(cause.response.url))) != host_of(endpoint()):
+        raise OSError(f"{host} answered {cause.response.status_code}") from raised
+    raise (refusal(cause) if refusal else _refusal(repository, revision, cause)) from raised
 
 
 def _refusal(repository: str, revision: str, error: Any) -> OSError | Unavailable:
@@ -250,6 +231,5 @@ def host_of(url: str) -> str:
     return urlsplit(url).netloc
 
 
-def _mb(size: int | None) -> str:
-    size = size or 0
+def _mb(size: int) -> str:
     return f"{size / 1e6:,.{0 if size >= 1e8 else 1}f}"

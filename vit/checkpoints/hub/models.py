@@ -6,21 +6,16 @@
     torchvision/vit_b_16                     its default weights
     torchvision/vit_b_16.IMAGENET1K_SWAG_E2E_V1
 
-Each is downloaded once, into a folder that opens like any other checkpoint and is named after the exact commit:
-`downloads/google--vit-base-patch16-224@3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3/`. Only the files listed in this module
-are requested. Nothing in a response becomes part of a path, except the forty digits of the commit. Nothing is
-downloaded unless the user asks for it.
+Files of the Hub are in huggingface_hub's own cache, so what another program downloaded opens, too; torchvision's, and
+those that earlier versions downloaded, are in `downloads/`, a folder for each. Only the files listed in this module are
+requested. Nothing is downloaded unless the user asks for it.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,21 +34,22 @@ from vit.checkpoints.checkpoint import (
     WEIGHT_NAMES,
     reads_text,
 )
+from vit.checkpoints.folder import name_of_folder
 from vit.checkpoints.formats.json_documents import read_json
 from vit.checkpoints.formats.weight_files import MAX_TEXT, SUFFIXES, read_index
 from vit.checkpoints.hub import download
 from vit.errors import InvalidCheckpoint, Unavailable
-from vit.files import remove_folder, replaced, wait_for_lock
-from vit.paths import downloads_folder
+from vit.files import remove_folder, wait_for_lock
+from vit.paths import downloads_folder, hub_cache
 from vit.untrusted import Unreadable, brief, brief_list, is_number, read_object
+from vit.web_files import download_file
 
 if TYPE_CHECKING:
-    from vit.checkpoints.hub.download import Progress, Remote
+    from vit.checkpoints.hub.download import Progress
 
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 
-_SOURCE = "source.json"  # records where the files come from, and which revisions resolved to them
-_BESIDE = (CONFIG, PREPROCESS, PROCESSOR, CARD, *INDEXES, *TOKENIZER)
+_SOURCE = "source.json"  # beside older downloads: which revisions resolved to them
 _MAX_TOKENIZER = 64 << 20  # [bytes]; the 256,000 words of SigLIP 2 take 34 MB
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"\w(?:[\w.-]{0,94}\w)?"
@@ -144,18 +140,14 @@ def shortened(name: str) -> str:
 
 
 def cached() -> list[DownloadedCheckpoint]:
-    """List all downloaded checkpoints, sorted by name."""
-    try:
-        with os.scandir(downloads_folder()) as entries:
-            folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-    fetched = []
-    for folder in sorted(folders):
-        if name := _name_of_folder(folder.name):
-            with suppress(OSError):  # removed meanwhile
-                fetched.append(_read_folder(folder, name))
-    return fetched
+    """List all downloaded checkpoints that are complete and may be opened, sorted by name."""
+    folders = [*hub_cache().glob("models--*/snapshots/*"), *downloads_folder().glob("[!.]*")]
+    found: dict[str, DownloadedCheckpoint] = {}
+    for folder in folders:
+        with suppress(OSError):  # removed meanwhile
+            if (name := pinned_name(folder)) and not folder.is_symlink() and _is_complete(folder, name):
+                found.setdefault(str(name), _read_folder(folder, name))
+    return [found[name] for name in sorted(found)]
 
 
 def find(name: str | Name) -> DownloadedCheckpoint | None:
@@ -167,19 +159,25 @@ def find(name: str | Name) -> DownloadedCheckpoint | None:
     if parsed is None:
         return None
     copies = [one for one in cached() if one.name.repository == parsed.repository]
+    if copies and parsed.torchvision and not parsed.pinned:
+        parsed = Name(parsed.repository, _torchvision_weights(parsed).name)
     exact = [one for one in copies if one.name == parsed]
     candidates = [one for one in copies if parsed.revision in one.requested]
     return next(iter(exact), None) or max(candidates, key=lambda one: one.requested[parsed.revision], default=None)
 
 
 def pinned_name(folder: Path) -> Name | None:
-    """Return the pinned name of a download folder; None for any other folder."""
+    """Return the pinned name of a folder in the Hub's cache or among older downloads; None for any other folder."""
     folder = folder.resolve()
-    return _name_of_folder(folder.name) if folder.parent == downloads_folder().resolve() else None
+    if folder.parent != downloads_folder().resolve() and hub_cache().resolve() not in folder.parents:
+        return None
+    text = name_of_folder(folder)
+    name = parse(text.replace("--", "/", 1))
+    return name if name and name.pinned and name.folder == text else None
 
 
 def remove(name: str | Name) -> None:
-    """Delete a downloaded checkpoint.
+    """Delete a downloaded checkpoint, for the other programs that share the Hub's cache, too.
 
     Args:
         name: pinned, as in `cached`.
@@ -191,23 +189,57 @@ def remove(name: str | Name) -> None:
     if fetched is None:
         raise Unavailable(f"{brief(str(name))} is not among what was fetched. {_fetched_names()}")
     try:
-        remove_folder(fetched.folder)
+        if fetched.folder.parent == downloads_folder():
+            remove_folder(fetched.folder)
+        else:
+            from huggingface_hub import scan_cache_dir  # noqa: PLC0415 # imports the network's libraries
+
+            scan_cache_dir(hub_cache()).delete_revisions(fetched.name.revision).execute()
+            if fetched.folder.exists():
+                raise PermissionError(0, "The Hub's cache cannot be written to")
     except OSError as error:
         raise Unavailable(f"{brief(str(name))} was not deleted: {error.strerror}.") from error
 
 
-def _name_of_folder(folder: str) -> Name | None:
-    name = parse(folder.replace("--", "/", 1))
-    return name if name and name.pinned and name.folder == folder else None
+def _is_complete(folder: Path, name: Name) -> bool:
+    """Whether a folder has all files of a supported checkpoint, or the Hub was found to lack them.
+
+    Another program may have fetched weights without the preprocessing, or another kind of model.
+    """
+    names = {path.name for path in folder.iterdir() if path.is_file()}  # no links to nowhere
+    if name.torchvision:
+        return any(file.endswith(".pth") for file in names)
+    try:
+        document = read_json((folder / CONFIG).read_bytes(), CONFIG)
+        recognition.check_config(document)
+        needed = set(_weights_among(names, lambda index: (folder / index).read_bytes()))
+    except InvalidCheckpoint:
+        return False
+    groups: list[tuple[str, ...]] = (
+        [] if "architecture" in document else [(PREPROCESS, PROCESSOR)]
+    )  # timm's config.json states it
+    groups += [TOKENIZER] if reads_text(document) else []
+    return needed <= names and all(names & {*some} or (_lacking(folder) / some[0]).exists() for some in groups)
+
+
+def _lacking(folder: Path) -> Path:
+    """Return where huggingface_hub records the files that a commit lacks, as empty files."""
+    return folder.parents[1] / ".no_exist" / folder.name
 
 
 def _read_folder(folder: Path, name: Name) -> DownloadedCheckpoint:
     requested: dict[str, float] = {}
-    with suppress(FileNotFoundError, Unreadable):
-        asked = read_object(folder / _SOURCE).get("asked")
-        requested = {key: when for key, when in asked.items() if is_number(when)} if isinstance(asked, dict) else {}
-    with os.scandir(folder) as files:
-        size = sum(file.stat(follow_symlinks=False).st_size for file in files)
+    if folder.parent == downloads_folder():
+        with suppress(FileNotFoundError, Unreadable):
+            asked = read_object(folder / _SOURCE).get("asked")
+            requested = {key: when for key, when in asked.items() if is_number(when)} if isinstance(asked, dict) else {}
+    else:
+        references = folder.parents[1] / "refs"
+        for reference in references.rglob("*"):
+            if reference.is_file() and reference.read_bytes() == folder.name.encode():
+                branch = reference.relative_to(references).as_posix()
+                requested["" if branch == "main" else branch] = reference.stat().st_mtime
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     return DownloadedCheckpoint(name, folder, size, requested)
 
 
@@ -222,10 +254,9 @@ def _fetched_names() -> str:
 def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = KEEP_FREE) -> DownloadedCheckpoint:
     """Download a checkpoint unless it is cached; a branch is resolved to its current commit.
 
-    The folder appears when it is complete. Partial downloads are kept, and the next call resumes them.
-
     Args:
-        progress: called with (bytes done, total bytes or None) for the weights; any exception aborts the download.
+        progress: called with (bytes done, total bytes or None) for the weights, first before any of them is requested;
+            any exception aborts the download.
         keep_free: disk space to leave [bytes].
 
     Raises:
@@ -238,21 +269,11 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
             f"{brief(str(name))!r} is not the name of a checkpoint. Write owner/name as on the Hugging Face Hub, "
             "owner/name@revision, or torchvision/vit_b_16."
         )
-    if parsed.pinned and (fetched := find(parsed)):
+    if (parsed.pinned or parsed.torchvision) and (fetched := find(parsed)):
         return fetched
-    home = downloads_folder()
+    report = progress or (lambda done, total: None)
     try:
-        pinned, files = _torchvision_weights(parsed) if parsed.torchvision else _hub_files(parsed)
-        folder = home / pinned.folder
-        home.mkdir(parents=True, exist_ok=True)
-        with _download_lock(home / f".{pinned.repository.replace('/', '--')}.lock"):
-            if not folder.is_dir():
-                with _unfinished_folder(folder) as unfinished:
-                    if not parsed.torchvision:
-                        files = _fetch_texts(parsed.repository, files, unfinished, keep_free)
-                    _fetch_weights(parsed.repository, files, unfinished, progress, keep_free)
-            _write_source(folder, pinned, parsed.revision)
-            return _read_folder(folder, pinned)
+        return (_from_torchvision if parsed.torchvision else _from_hub)(parsed, report, keep_free)
     except OSError as error:
         why = error.strerror or " ".join(str(error).split())
         raise Unavailable(f"{parsed} could not be fetched: {why}. {_fetched_names()}") from error
@@ -271,120 +292,79 @@ def cached_or_download(name: Name) -> DownloadedCheckpoint:
         return fetch(name, show)
 
 
-@contextmanager
-def _download_lock(lock: Path) -> Iterator[None]:
-    """Lock a repository's downloads; other callers wait and then find the checkpoint in the cache."""
-    with lock.open("w") as file:
-        wait_for_lock(file.fileno())
-        yield
-
-
-@contextmanager
-def _unfinished_folder(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder that is renamed to `folder` on success; partial weights are kept for the next attempt."""
-    unfinished = folder.with_name(f".{folder.name}.partial")
-    for other in folder.parent.glob(f".{folder.name.partition('@')[0]}@*.partial"):
-        if other != unfinished:  # started at a commit that the branch no longer points to
-            shutil.rmtree(other, ignore_errors=True)
-    unfinished.mkdir(exist_ok=True)
-    try:
-        yield unfinished
-        descriptor = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-        os.rename(unfinished, folder)
-    finally:
-        if not any(file.stat().st_size for file in unfinished.glob("*") if not file.name.startswith(_BESIDE)):
-            shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _write_source(folder: Path, name: Name, requested: str) -> None:
-    """Record the origin of the files, and the revision that resolved to them."""
-    times = {**_read_folder(folder, name).requested, requested: time.time()}
-    source = "https://download.pytorch.org" if name.torchvision else download.endpoint()
-    with replaced(folder / _SOURCE) as file:
-        file.write(json.dumps({"name": str(name), "from": source, "asked": times}, indent=2).encode())
-
-
-def _fetch_weights(
-    repository: str, weights: Mapping[str, Remote], folder: Path, progress: Progress | None, keep_free: int
-) -> None:
-    """Download the weights files in turn, after checking their total size; progress covers all of them."""
-    weights = {file: remote if remote.repository else download.look_up(remote) for file, remote in weights.items()}
-    if (whole := sum(remote.size or 0 for remote in weights.values())) > MAX_WEIGHTS:
-        raise Unavailable(
-            f"The weights of {repository} have {whole / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB are opened."
-        )
-    present = sum(file.stat().st_size for file in folder.glob("*") if file.name.removesuffix(".partial") in weights)
-    download.check_room(folder, whole - present, keep_free)
-    done = 0
-
-    def report(received: int, _: int | None) -> None:
-        if progress:
-            progress(done + received, whole or None)
-
-    for file, remote in weights.items():
-        download.download(remote, folder / file, MAX_WEIGHTS - done, keep_free, report)
-        done += (folder / file).stat().st_size
-
-
-# --- The Hub ------------------------------------------------------------------------------------------------
-
-
-def _hub_files(name: Name) -> tuple[Name, Mapping[str, Remote]]:
-    """Resolve the revision to a commit, and list the files there."""
-    commit, files = download.list_files(name.repository, name.revision)
-    if not _COMMIT.fullmatch(commit) or (name.pinned and commit != name.revision):
-        raise Unavailable(
-            f"{urlsplit(download.endpoint()).netloc} does not answer as the Hugging Face Hub does: it names no commit."
-        )
+def _from_hub(name: Name, progress: Progress, keep_free: int) -> DownloadedCheckpoint:
+    """Download the files that tell whether a checkpoint can be opened, then the others, into the Hub's cache."""
+    repository = name.repository
+    commit, files = download.list_files(repository, name.revision)
+    pinned = Name(repository, commit)
     if CONFIG not in files:
         raise InvalidCheckpoint(
             f"{name} has no config.json, so it cannot be checked before all of it is downloaded. "
             "Download its weights by hand, and open the file."
         )
-    return Name(name.repository, commit), files
 
-
-def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, keep_free: int) -> Mapping[str, Remote]:
-    """Download the files that tell whether a checkpoint can be opened, and the others beside its weights.
-
-    Returns:
-        The weights files: one, or those that the index lists.
-    """
-
-    def fetch_text(file: str, limit: int = MAX_TEXT) -> bytes:
-        download.download(files[file], folder / file, limit, keep_free)
-        return (folder / file).read_bytes()
+    def text(file: str, most: int = MAX_TEXT) -> bytes:
+        return download.download(repository, commit, file, files[file], most).read_bytes()
 
     try:
-        document = read_json(fetch_text(CONFIG), CONFIG)
+        document = read_json(text(CONFIG), CONFIG)
         recognition.check_config(document)
-        first = next((file for file in WEIGHT_NAMES if file in files), "")
-        named = sorted(set(read_index(fetch_text(first), first).values())) if first in INDEXES else [first]
+        weights = _weights_among(files, text)
     except InvalidCheckpoint as error:
         raise InvalidCheckpoint(f"{repository} cannot be opened. {error}") from error
+    if (whole := sum(files[file].size for file in weights)) > MAX_WEIGHTS:
+        raise Unavailable(
+            f"The weights of {repository} have {whole / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB are opened."
+        )
+    folder = download.snapshot(repository, commit)
+    for file in (PREPROCESS, PROCESSOR, CARD, *(TOKENIZER if reads_text(document) else ())):
+        if file in files:
+            text(file, _MAX_TOKENIZER if file in TOKENIZER else MAX_TEXT)
+        else:
+            _lacking(folder).mkdir(parents=True, exist_ok=True)
+            (_lacking(folder) / file).touch()
+    missing = sum(files[file].size for file in weights if not (folder / file).exists())
+    download.check_room(repository, folder, missing, keep_free)
+    done = 0
+    progress(done, whole)
+    for file in weights:
+
+        def report(count: int, before: int = done) -> None:
+            progress(before + count, whole)
+
+        download.download(repository, commit, file, files[file], MAX_WEIGHTS, report)
+        done += files[file].size
+        progress(done, whole)
+    if not name.pinned:
+        download.set_reference(repository, name.revision or "main", commit)
+    return _read_folder(folder, pinned)
+
+
+def _weights_among(files: Iterable[str], read: Callable[[str], bytes]) -> list[str]:
+    """Return the weights files of a repository: one, or those that the index lists.
+
+    Args:
+        read: returns the content of the index.
+
+    Raises:
+        InvalidCheckpoint: there are none, or not all.
+    """
+    present = {*files}
+    first = next((file for file in WEIGHT_NAMES if file in present), "")
     if not first:
         what = " nor ".join(file for file in WEIGHT_NAMES if file not in INDEXES)
-        raise InvalidCheckpoint(f"{repository} holds neither {what}, and no other weights are read.")
-    if missing := [file for file in named if file not in files]:
-        raise InvalidCheckpoint(f"{repository} lacks {missing[0]}, one of the files that {first} names.")
-    for file in (PREPROCESS, PROCESSOR, CARD):
-        if file in files:
-            fetch_text(file)
-    for file in TOKENIZER if reads_text(document) else ():
-        if file in files:
-            fetch_text(file, _MAX_TOKENIZER)
-    return {file: files[file] for file in named}
+        raise InvalidCheckpoint(f"It holds neither {what}, and no other weights are read.")
+    named = sorted(set(read_index(read(first), first).values())) if first in INDEXES else [first]
+    if missing := [file for file in named if file not in present]:
+        raise InvalidCheckpoint(f"It lacks {missing[0]}, one of the files that {first} names.")
+    return named
 
 
-# --- torchvision --------------------------------------------------------------------------------------------
+def _torchvision_weights(name: Name) -> Any:
+    """Return torchvision's enum member of published weights, the default ones for no revision.
 
-
-def _torchvision_weights(name: Name) -> tuple[Name, Mapping[str, Remote]]:
-    """Return the pinned name of the weights, and the one file that torchvision publishes for them.
-
-    The file name ends in the first digits of its hash.
+    Raises:
+        Unavailable: there are none of this name.
     """
     from torchvision import models  # noqa: PLC0415 # imports torch's compiler, which takes 2 s
 
@@ -398,8 +378,26 @@ def _torchvision_weights(name: Name) -> tuple[Name, Mapping[str, Remote]]:
     if name.revision and name.revision not in published.__members__:
         names = ", ".join(member.name for member in published)
         raise Unavailable(f"torchvision has no weights {brief(name.revision)!r} of {model}. There are: {names}.")
-    weights = published[name.revision or "DEFAULT"]
+    return published[name.revision or "DEFAULT"]
+
+
+def _from_torchvision(name: Name, progress: Progress, keep_free: int) -> DownloadedCheckpoint:
+    """Download the one file of a model into its own folder; the file's name ends in the first digits of its hash."""
+    weights = _torchvision_weights(name)
+    pinned, home = Name(name.repository, weights.name), downloads_folder()
     file = urlsplit(weights.url).path.rpartition("/")[2]
     digits = re.fullmatch(r"\w+-([0-9a-f]{8,64})\.pth", file, re.ASCII)
     assert digits, "torchvision's files are named model-hash.pth"
-    return Name(name.repository, weights.name), {file: download.Remote(weights.url, sha256=digits[1])}
+
+    def report(done: int, whole: int | None) -> None:
+        if not done:
+            download.check_room(str(name), home, whole or 0, keep_free)
+        progress(done, whole)
+
+    folder = home / pinned.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with (home / ".torchvision.lock").open("w") as lock:
+        wait_for_lock(lock.fileno())  # another process may download it
+        if not (folder / file).is_file():
+            download_file([weights.url], folder / file, "sha256", digits[1], report)
+    return _read_folder(folder, pinned)

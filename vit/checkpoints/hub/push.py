@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import httpx2
 from huggingface_hub import CommitOperationAdd, HfApi, errors
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
@@ -211,8 +210,7 @@ def _no_bars() -> Iterator[None]:
 
 
 def _api() -> HfApi:
-    settings = download.hub_constants()
-    settings.HF_HUB_DISABLE_XET = True  # hf_xet reports no progress, and does not accept a file object that does
+    download.hub_constants()
     return HfApi(download.endpoint())
 
 
@@ -227,28 +225,10 @@ def _require_token() -> None:
 def _translate_errors(repository: str) -> Iterator[None]:
     """Translate the Hub's errors into one sentence each."""
     try:
-        yield
-    except errors.OfflineModeIsEnabled as error:
-        raise Unavailable(f"{repository} was not pushed: HF_HUB_OFFLINE is set.") from error
-    except errors.HfHubHTTPError as error:
-        raise Unavailable(_refusal(repository, error)) from error
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise Unavailable(_unreachable(repository, error)) from error
-    except RuntimeError as error:  # huggingface_hub wraps any error with a large file in this
-        cause = error.__cause__
-        if isinstance(cause, errors.HfHubHTTPError):
-            raise Unavailable(_refusal(repository, cause)) from error
-        if isinstance(cause, httpx2.HTTPError):
-            raise Unavailable(_unreachable(repository, cause)) from error
-        raise
-    except ValueError as error:
-        why = " ".join(str(error).split())[:120]
-        raise Unavailable(f"{repository} was not pushed: {why.rstrip('.')}.") from error
-
-
-def _unreachable(repository: str, error: Exception) -> str:
-    host = download.host_of(download.endpoint())
-    return f"{repository} was not pushed: {host} cannot be reached ({brief(str(error))})."
+        with download.errors_for_users(repository, refusal=lambda error: Unavailable(_refusal(repository, error))):
+            yield
+    except OSError as error:
+        raise Unavailable(f"{repository} was not pushed: {error}.") from error
 
 
 def _refusal(repository: str, error: Any) -> str:
