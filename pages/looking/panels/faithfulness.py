@@ -27,8 +27,8 @@ from vit.view.selection import Selection
 
 BUTTON_ABOVE_SECONDS = 1.0  # longer measurements start with a button [s]
 HELP = f"""Random parts of the picture, {faithfulness_correlation.MASKED_SHARE:.0%} of the patches each,
-are replaced by the mean colour, the same parts for every map. The number is the correlation between the map's weight on a part and the drop of
-the class without it (faithfulness correlation, Bhatt et al. 2020).
+are replaced by the mean colour, the same parts for every map. The number is the correlation between the map's weight on
+a part and the drop of the class without it (faithfulness correlation, Bhatt et al. 2020).
 
 Chance: the level that the best 5% of shifted and mirrored copies of the map reach. They have its values and smoothness
 in other places.
