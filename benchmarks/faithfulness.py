@@ -21,9 +21,9 @@ from benchmarks import alternating
 from benchmarks.alternating import seconds
 from vit.checkpoints.load import load_checkpoint
 from vit.explain.faithfulness import SACO_GROUPS, faithfulness, noise
+from vit.explain.faithfulness_correlation import correlations, random_masks, score_drops
 from vit.explain.head_ablation import head_means, importance
 from vit.explain.relevance import legrad, relevance_record
-from vit.explain.sensitivity import correlations, random_masks, score_drops
 from vit.model.transformer import VisionTransformer
 
 RELEVANCE_GOAL = 3.0  # forward passes

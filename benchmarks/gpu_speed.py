@@ -10,9 +10,9 @@ import torch
 from alternating import times
 from gpu_job import Job, Result
 
+from vit.explain.faithfulness_correlation import random_masks, score_drops
 from vit.explain.head_ablation import ablation_hook, importance
 from vit.explain.record import record
-from vit.explain.sensitivity import random_masks, score_drops
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 

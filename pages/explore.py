@@ -154,7 +154,7 @@ def show_viewer(
 
     if stored:
         with below:
-            first_view.wait()
+            first_view.show_waiting()
         return
     with more:
         map_view, page_map, code = map_exports.for_export(example, selection, choice, computed, method, pictures)

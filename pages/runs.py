@@ -273,7 +273,7 @@ def show_status(run: Run) -> None:
         st.info(with_code(run.reason))
     elif run.status in ("stopped", "pruned") and run.reason:
         st.caption(plain(run.reason))
-    elif run.status == "finished" and run_records.guesses(run):
+    elif run.status == "finished" and run_records.hardly_learns(run):
         st.warning("It does no better than guessing. Lower the learning rate, or look at its pictures and labels.")
     figures = run_records.figures(run)
     if figures.problem and run.status != "unreadable":

@@ -244,7 +244,7 @@ with data_place:
     data_root = datasets.root_of(form.data)
     data_picker.show(form.data, data_root, choose_data)
 with device_place:
-    st.header("Device" if not compute_target.several() else "Where", anchor=False)
+    st.header("Device" if not compute_target.has_clusters() else "Where", anchor=False)
     target = compute_target.pick()
     devices = target.devices
 

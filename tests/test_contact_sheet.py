@@ -14,10 +14,10 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.errors import InvalidImage
+from vit.explain.faithfulness_correlation import HELD_OUT, Verdict, random_masks, score_drops
 from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.recorded_pass import RecordedPass
-from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.exports import contact_sheet
 from vit.exports.contact_sheet import (
     EvaluatedPicture,

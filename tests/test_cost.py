@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from vit.explain import head_ablation, occlusion, sensitivity
-from vit.explain.sensitivity import random_masks
+from vit.explain import faithfulness_correlation, head_ablation, occlusion
+from vit.explain.faithfulness_correlation import random_masks
 from vit.model import cost
 from vit.model.cost import pass_seconds
 from vit.view.captions import format_duration
@@ -59,8 +59,8 @@ def test_estimated_passes_are_those_of_the_work(build: Any, pictures: Any, timed
         block.mlp.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
     for estimate, work in (
         (
-            sensitivity.seconds(model, (32, 32), 13),
-            lambda: sensitivity.score_drops(model, image, 1, masks),
+            faithfulness_correlation.seconds(model, (32, 32), 13),
+            lambda: faithfulness_correlation.score_drops(model, image, 1, masks),
         ),
         (occlusion.occlusion_seconds(model, (32, 32)), lambda: occlusion.occlusion(model, image)),
         (head_ablation.importance_seconds(model, (32, 32)), lambda: head_ablation.importance(model, image, 1)),

@@ -17,8 +17,8 @@ from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.explain.components import components
+from vit.explain.faithfulness_correlation import random_masks
 from vit.explain.record import record
-from vit.explain.sensitivity import random_masks
 from vit.exports import arrays, figures
 from vit.exports.arrays import attention_npz, view_npz
 from vit.exports.map_pictures import draw_map, grid_png

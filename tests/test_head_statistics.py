@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from vit.explain import record as attention
+from vit.explain.faithfulness_correlation import random_masks
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.record import AttentionRecord, record
-from vit.explain.sensitivity import random_masks
 from vit.explain.weight_views import filters, outliers, position_similarity
 
 

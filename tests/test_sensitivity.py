@@ -13,9 +13,8 @@ from sklearn.linear_model import RidgeCV
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.explain import sensitivity
-from vit.explain.occlusion import hide_patches
-from vit.explain.sensitivity import (
+from vit.explain import faithfulness_correlation
+from vit.explain.faithfulness_correlation import (
     _STRENGTHS,
     MASKED_SHARE,
     Verdict,
@@ -26,6 +25,7 @@ from vit.explain.sensitivity import (
     removal,
     score_drops,
 )
+from vit.explain.occlusion import hide_patches
 from vit.model.attention import Hook
 from vit.model.classification_heads import Activation
 from vit.model.transformer import VisionTransformer
@@ -170,15 +170,15 @@ def test_wording_of_a_verdict() -> None:
 @pytest.fixture
 def large(build: Callable[..., VisionTransformer], monkeypatch: pytest.MonkeyPatch) -> VisionTransformer:
     """A model counted as large, on a processor counted as fast in bfloat16; without bfloat16 units it is slow."""
-    monkeypatch.setattr(sensitivity, "has_bfloat16", lambda: True)
-    monkeypatch.setattr(sensitivity, "_ROUNDED_PRODUCTS", 0)
+    monkeypatch.setattr(faithfulness_correlation, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(faithfulness_correlation, "_ROUNDED_PRODUCTS", 0)
     return build()
 
 
 def exact_drops(model: VisionTransformer, pixels: Tensor, masks: Tensor, hook: Hook | None = None) -> Tensor:
     """Return the drops in float32, as on a processor without bfloat16 units."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sensitivity, "has_bfloat16", lambda: False)
+        patch.setattr(faithfulness_correlation, "has_bfloat16", lambda: False)
         return score_drops(model, pixels, 2, masks, hook=hook)
 
 
@@ -199,11 +199,11 @@ def test_passes_stay_exact_where_rounding_could_show(
 ) -> None:
     pixels, masks, hook = pictures(count=1), random_masks(16, 20), None
     if reason == "it does not agree":
-        monkeypatch.setattr(sensitivity, "_AGREEMENT", 1.1)
+        monkeypatch.setattr(faithfulness_correlation, "_AGREEMENT", 1.1)
     if reason == "small drops":
         large.head.weight.data /= 1e4
     if reason == "a small model":
-        monkeypatch.setattr(sensitivity, "_ROUNDED_PRODUCTS", 1e9)
+        monkeypatch.setattr(faithfulness_correlation, "_ROUNDED_PRODUCTS", 1e9)
     if reason == "a hook":
         hook = cast(Hook, lambda block, inputs: inputs.output())
     if reason == "another precision":
@@ -227,19 +227,19 @@ def test_check_of_rounding_runs_once_and_is_dropped_with_the_model(
 ) -> None:
     """Its result does not depend on the drops: a page asks for a few masks at a time."""
     large.head.weight.data /= shrink
-    measured, real = list[int](), sensitivity._drops
+    measured, real = list[int](), faithfulness_correlation._drops
 
     def counted(*args: Any, **named: Any) -> Tensor:
         measured.append(len(args[3]))
         return real(*args, **named)
 
-    monkeypatch.setattr(sensitivity, "_drops", counted)
+    monkeypatch.setattr(faithfulness_correlation, "_drops", counted)
     for _ in range(3):
         score_drops(large, pictures(count=1), 2, random_masks(16, 20))
-    assert measured.count(sensitivity._COMPARED) == 2  # exact and rounded
-    assert large.blocks in sensitivity._agreeing
+    assert measured.count(faithfulness_correlation._COMPARED) == 2  # exact and rounded
+    assert large.blocks in faithfulness_correlation._agreeing
     gc.collect()
-    before = len(sensitivity._agreeing)
+    before = len(faithfulness_correlation._agreeing)
     score_drops(copy.deepcopy(large), pictures(count=1), 2, random_masks(16, 20))
     gc.collect()
-    assert len(sensitivity._agreeing) == before
+    assert len(faithfulness_correlation._agreeing) == before

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from vit.explain.faithfulness_correlation import Verdict
 from vit.explain.head_statistics import statistics
 from vit.explain.logit_lens import logit_lens
 from vit.explain.record import record
-from vit.explain.sensitivity import Verdict
 from vit.exports import tables
 from vit.exports.contact_sheet import EvaluatedPicture, Picture, PictureResult
 

@@ -14,11 +14,11 @@ from node import NODE
 
 from vit.explain.attention_tensors import record_of_attention
 from vit.explain.correspondence import matches
+from vit.explain.faithfulness_correlation import faithfulness_verdict
 from vit.explain.map_comparison import Layout, counterpart
 from vit.explain.maps import discard_weakest, entropy, fuse, mass_threshold, otsu_threshold
 from vit.explain.record import AttentionRecord
 from vit.explain.relevance import GradientRecord
-from vit.explain.sensitivity import faithfulness_verdict
 from vit.explain.settings import ROLLOUT, Fusion, Settings
 from vit.view import captions, map_view, overlay
 from vit.view.payload import pack_chain, unpack

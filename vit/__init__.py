@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from vit.explain.classes.examples import classes_from_examples, classes_from_pictures
     from vit.explain.classes.similarity import class_from_picture
     from vit.explain.classes.text import classes_from_text
+    from vit.explain.faithfulness_correlation import removal_map
     from vit.explain.heatmap import heatmap
     from vit.explain.record import AttentionRecord, record
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
-    from vit.explain.sensitivity import removal_map
     from vit.images.files.decode import decode_image, used_range
     from vit.images.preprocess import Preprocess
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer, ViTOutput
-    from vit.training.loop.callbacks import lightning_callback, transformers_callback
-    from vit.training.loop.run_writer import RunWriter
+    from vit.training.other_loops.callbacks import lightning_callback, transformers_callback
+    from vit.training.other_loops.run_writer import RunWriter
 
 __all__, __getattr__ = names_of(__name__, __path__)

@@ -18,8 +18,8 @@ from vit.view.selection import Selection, View
 
 if TYPE_CHECKING:
     from vit.checkpoints.hub.push import Plan, PushResult
+    from vit.explain.faithfulness_correlation import Verdict
     from vit.explain.map_comparison import Layout
-    from vit.explain.sensitivity import Verdict
 
 State = TypeVar("State")
 

@@ -1,1 +1,1 @@
-"""Loading of models, pictures and runs, with caches; selection of classes; inputs of the explanation methods."""
+"""Pages Explore and Compare: loading of models and pictures, panels, comparison, and controls."""

@@ -1,4 +1,4 @@
-"""Cached loading of checkpoints and explanation of pictures; controls for uploads and input sizes."""
+"""Cached loading of checkpoints and explanation of pictures."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def for_export(
         chain = method_choice.chain(extended, choice.target_index) if method and method["chain"] else None
         needed |= {"method": method, "chain": chain}
     elif choice and computed is None and not example.stored:
-        needed["others"] = partial(method_choice.in_page, extended, selection, choice)
+        needed["others"] = partial(method_choice.for_saved_page, extended, selection, choice)
     if selection.view == "components" and token_features.readable(example):
         map_view = partial(_components_map, example, extended, selection.after_block, pictures)
         code = {"method": "components", "block": selection.after_block}

@@ -14,7 +14,7 @@ from torch import Tensor
 from pages.links import session
 from pages.looking.controls.method_choice import Example, pass_of
 from pages.server.result_cache import cached
-from vit.explain import sensitivity
+from vit.explain import faithfulness_correlation
 
 FIRST = 64  # masks before the first result
 MOST = 1024  # masks in total
@@ -28,7 +28,7 @@ class MaskDrops(NamedTuple):
 
     Attributes:
         masks: bool (M, P).
-        drops: float64 (M,), see `vit.explain.sensitivity.score_drops`.
+        drops: float64 (M,), see `vit.explain.faithfulness_correlation.score_drops`.
         ceiling: highest correlation that a map can reach, updated whenever the number of masks doubles.
         complete: all masks are measured.
     """
@@ -68,13 +68,13 @@ def measured(example: Example, target: int) -> MaskDrops | None:
         return None
     doubled = 1 << (len(drops).bit_length() - 1)  # the ceiling is slow to compute, so only at powers of two
     if doubled not in growing.ceilings:
-        growing.ceilings[doubled] = sensitivity.removal(masks[:doubled], drops[:doubled]).ceiling
+        growing.ceilings[doubled] = faithfulness_correlation.removal(masks[:doubled], drops[:doubled]).ceiling
     return MaskDrops(masks, drops, growing.ceilings[doubled], len(drops) >= most(example))
 
 
 def expected(example: Example) -> float:
     """Estimate the duration of the first masks [s]."""
-    return sensitivity.seconds(example.checkpoint.model, example.explanation.preprocess.size, FIRST)
+    return faithfulness_correlation.seconds(example.checkpoint.model, example.explanation.preprocess.size, FIRST)
 
 
 def measure_first(example: Example, target: int, progress: Callable[[float], object]) -> None:
@@ -91,14 +91,14 @@ def measure_more(example: Example, target: int, up_to: int = MOST) -> None:
     model, size = example.checkpoint.model, example.explanation.preprocess.size
     with growing.measuring:
         done = len(growing.drops)
-        each = sensitivity.seconds(model, size, FIRST) / FIRST
+        each = faithfulness_correlation.seconds(model, size, FIRST) / FIRST
         count = min(done + max(LEAST, int(STEP / max(each, 1e-6))), up_to, most(example))
         if count <= done:
             return
-        masks = sensitivity.random_masks(patches, count)
+        masks = faithfulness_correlation.random_masks(patches, count)
         with pass_of(example):
             # Check for a stop within the batch: after a stop, the next run already waits for the processors.
-            drops = sensitivity.score_drops(
+            drops = faithfulness_correlation.score_drops(
                 model,
                 example.pixels,
                 target,

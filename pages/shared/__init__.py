@@ -1,1 +1,1 @@
-"""Helpers that several pages share: escaping, buttons, uploaders, bar charts, datasets, names of settings."""
+"""Helpers that several pages share: escaping, buttons, uploaders, bar charts, datasets, trained models."""

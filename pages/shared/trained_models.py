@@ -1,6 +1,6 @@
-"""Models of training runs, as the viewer uses them.
+"""Models of training runs, as pages Explore, Compare and Checkpoints use them.
 
-The viewer imports nothing of training: `pages.training.models` registers where these models come from.
+These pages import nothing of training: `pages.training.models` registers where these models come from.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from vit.errors import UserError
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A run, as far as the viewer uses it.
+    """A run, as far as these pages use it.
 
     Attributes:
         id: of the run.
@@ -57,7 +57,7 @@ def register(source: Callable[[], Sequence[TrainedModel]]) -> None:
 
 
 def every() -> Sequence[TrainedModel]:
-    """Return the models of all runs, newest first; empty in a viewer without training."""
+    """Return the models of all runs, newest first; empty in an app without training."""
     return _source()
 
 

@@ -1,4 +1,4 @@
-"""Hand the models of runs to the viewer."""
+"""Hand the models of runs to the pages that look at them."""
 
 from collections.abc import Sequence
 

@@ -182,8 +182,8 @@ def first_result(run: registry.Run) -> str:
     return f"Its first accuracy comes after the first epoch, in {format_duration(seconds)}."
 
 
-def guesses(run: registry.Run) -> bool:
-    """Whether a run's best accuracy is below 1.2 times chance."""
+def hardly_learns(run: registry.Run) -> bool:
+    """Whether a run is hardly better than guessing: its best accuracy is below 1.2 times chance."""
     best, start = best_accuracy(run), figures(run).records.get("start")
     classes = start[-1].get("classes") if start else None
     return best is not None and isinstance(classes, list) and len(classes) > 1 and best < 1.2 / len(classes)

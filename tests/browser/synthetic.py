@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vit.explain.faithfulness_correlation import random_masks
 from vit.explain.record import AttentionRecord
-from vit.explain.sensitivity import random_masks
 
 ALIKE = (3, 2, (4, 6), ("cls", "reg1"), 16, 0, 50)  # arguments of `record` in case "alike" of viewer_page.py
 

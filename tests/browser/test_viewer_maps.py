@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from playwright.sync_api import expect
 
+from vit.explain.faithfulness_correlation import correlations
 from vit.explain.maps import mass_threshold, otsu_threshold
-from vit.explain.sensitivity import correlations
 from vit.exports.map_pictures import paint_heatmap
 from vit.images.geometry import Box
 from vit.view.selection import Selection

@@ -15,6 +15,7 @@ from vit.explain.components import components, token_features
 from vit.explain.components import patch_features as component_features
 from vit.explain.correspondence import matches
 from vit.explain.faithfulness import deletion, faithfulness, insertion
+from vit.explain.faithfulness_correlation import faithfulness_verdict, random_masks, removal_map, score_drops
 from vit.explain.features import Features, patch_features, pooled_features
 from vit.explain.head_ablation import ablation_hook, head_means, importance
 from vit.explain.head_census import tally
@@ -26,7 +27,6 @@ from vit.explain.recorded_pass import RecordedPass
 from vit.explain.registers import register_neurons, with_register
 from vit.explain.relevance import legrad, relevance_record
 from vit.explain.self_check import verify
-from vit.explain.sensitivity import faithfulness_verdict, random_masks, removal_map, score_drops
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 

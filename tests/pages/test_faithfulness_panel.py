@@ -21,7 +21,7 @@ from pages.server import result_cache
 from tests.pages.controls import run
 from tests.pages.drawings import html_elements
 from tests.pages.offered import payload, sent_to
-from vit.explain.sensitivity import random_masks, score_drops
+from vit.explain.faithfulness_correlation import random_masks, score_drops
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig

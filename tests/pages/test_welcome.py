@@ -9,9 +9,9 @@ import vit
 from pages.looking.panels import welcome
 from tests.pages.controls import address, app_page, query
 from tests.pages.offered import sent_to
+from vit.explain.faithfulness_correlation import faithfulness_verdict, random_masks, score_drops
 from vit.explain.methods import heatmap_of
 from vit.explain.recorded_pass import RecordedPass
-from vit.explain.sensitivity import faithfulness_verdict, random_masks, score_drops
 from vit.images import samples
 from vit.view import first_view
 from vit.view.explanation import Explanation, explain

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from foreign_loop import CLASSES, INPUT, STEPS, pictures
 
-from vit.training.loop.run_writer import RunWriter
+from vit.training.other_loops.run_writer import RunWriter
 
 
 @pytest.fixture(autouse=True)

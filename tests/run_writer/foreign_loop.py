@@ -10,7 +10,7 @@ from torch import nn
 
 import vit
 from vit.training.loop.metrics import MetricsReader, Record
-from vit.training.loop.run_writer import RunWriter
+from vit.training.other_loops.run_writer import RunWriter
 from vit.training.runs import registry
 
 CLASSES = ("apple", "bus", "cat")

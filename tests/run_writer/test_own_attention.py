@@ -11,7 +11,7 @@ from foreign_loop import CLASSES, INPUT, new_model, notes, records_of, run_of, t
 from torch import Tensor, nn
 
 from vit.errors import InvalidConfig
-from vit.training.loop.run_writer import RunWriter
+from vit.training.other_loops.run_writer import RunWriter
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.payload import unpack
 

@@ -11,7 +11,7 @@ import pytest
 from foreign_loop import new_model, records_of, run_of, train
 
 from vit.errors import InvalidRun
-from vit.training.loop.run_writer import RunWriter
+from vit.training.other_loops.run_writer import RunWriter
 from vit.training.runs import control, registry
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import vit
 from vit.errors import InvalidConfig, InvalidRun
 from vit.training.loop.metrics import best_epoch
 from vit.training.loop.run_folder import RECORD_STEPS
-from vit.training.loop.run_writer import RunWriter
+from vit.training.other_loops.run_writer import RunWriter
 from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.payload import unpack
 

@@ -14,8 +14,8 @@ from foreign_loop import STEPS, new_model, notes, records_of, run_of, train
 from torch import Tensor, nn
 
 import vit
-from vit.training.loop import live_snapshots
-from vit.training.loop.run_writer import RunWriter
+from vit.training.other_loops import live_snapshots
+from vit.training.other_loops.run_writer import RunWriter
 from vit.view.attention_snapshots import list_epochs
 
 

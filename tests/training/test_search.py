@@ -12,10 +12,10 @@ from written_searches import write_search, write_trial
 
 from vit.errors import InvalidConfig, UserError
 from vit.training.loop.config import TrainConfig
-from vit.training.loop.halving import reason_to_end
 from vit.training.loop.presets import PRESETS, train_config
 from vit.training.loop.run_folder import hold_run
 from vit.training.loop.train import train
+from vit.training.loop.trial_pruning import reason_to_end
 from vit.training.runs import registry
 from vit.training.runs.launch_checks import Limits, check_room
 from vit.training.search import control, space

@@ -41,10 +41,10 @@ _DESCRIPTORS = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  #
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """The files of a checkpoint at one moment: weights opened, the other files read.
+    """A consistent snapshot of a checkpoint's files: the weights are open, the content of the others is read.
 
     Attributes:
-        path: of the folder, or of a lone file.
+        path: the folder, or the file if the checkpoint is a single one.
         weights: name of the weights file, or of the index of several.
         files: the opened weights files by name, in the order of names: one, or those that the index lists.
         index: tensor -> its file; empty without an index.

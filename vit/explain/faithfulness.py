@@ -225,7 +225,7 @@ def batch_size(numbers: int) -> int:
 
 
 def memory(config: ViTConfig, size: tuple[int, int]) -> int:
-    """Return the peak memory of these metrics, without the model's weights [bytes]. Independent of the number of maps.
+    """Return the peak memory of SaCo, deletion and insertion for any number of maps, without the weights [bytes].
 
     Args:
         size: (height, width) of the input [px].

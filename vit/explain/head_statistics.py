@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vit.explain.faithfulness_correlation import correlations
 from vit.explain.map_comparison import rank_correlation
 from vit.explain.maps import entropy
 from vit.explain.record import AttentionRecord
-from vit.explain.sensitivity import correlations
 
 _ROWS_PER_CHUNK = 256  # rows of the distance matrix in memory
 
@@ -126,7 +126,7 @@ def faithfulness(record: AttentionRecord, read: Tensor, masks: Tensor, drops: Te
 
     Args:
         read: (N,), weight of each token in the model's output, see `AttentionRecord.read`.
-        masks, drops: (M, P) and (M,), see `vit.explain.sensitivity.correlations`.
+        masks, drops: (M, P) and (M,), see `vit.explain.faithfulness_correlation.correlations`.
 
     Returns:
         values from -1 to 1; 0 for uniform attention.

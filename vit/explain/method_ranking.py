@@ -14,9 +14,9 @@ from vit.data.datasets import load_dataset
 from vit.data.layouts.labels import match_classes
 from vit.data.pictures import first_batches
 from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
+from vit.explain.faithfulness_correlation import HELD_OUT, faithfulness_verdict, random_masks, score_drops
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.recorded_pass import RecordedPass
-from vit.explain.sensitivity import HELD_OUT, faithfulness_verdict, random_masks, score_drops
 from vit.images.preprocess import Normalise
 from vit.progress import pictures_bar
 
@@ -51,9 +51,9 @@ class MethodResult(NamedTuple):
     Attributes:
         name: in `METHODS`, or the name of a baseline.
         saco: see `vit.explain.faithfulness.saco`.
-        correlation: see `vit.explain.sensitivity.correlations`.
+        correlation: see `vit.explain.faithfulness_correlation.correlations`.
         better: share of pictures on which the map is better than chance, see
-            `vit.explain.sensitivity.faithfulness_verdict`.
+            `vit.explain.faithfulness_correlation.faithfulness_verdict`.
         points: share of pictures whose strongest pixel is on the object; None without object masks.
         overlap: IoU with the object; None without object masks.
         pictures: number of pictures.

@@ -423,7 +423,7 @@ def removal(recorded: RecordedPass, query: Query, direction: Direction) -> Tenso
     Returns:
         (N,), at least 0, in units of the class's log-probability; 0 for prefix tokens.
 
-    Source: see `vit.explain.sensitivity.removal_map`.
+    Source: see `vit.explain.faithfulness_correlation.removal_map`.
     """
     return explain.removal_map(
         recorded.model, recorded.pixels, recorded.record.target, recorded.hook, recorded.progress

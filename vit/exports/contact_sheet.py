@@ -14,11 +14,11 @@ from torch import Tensor
 from vit.checkpoints.abstention import is_sure
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
-from vit.explain import sensitivity
+from vit.explain import faithfulness_correlation
+from vit.explain.faithfulness_correlation import HELD_OUT, Verdict, random_masks, score_drops
 from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.recorded_pass import RecordedPass
-from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.images.encode import encode_image
 from vit.images.files.decode import decode_image
 from vit.images.preprocess import Normalise
@@ -137,7 +137,7 @@ def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: A
     recorded = RecordedPass.of_class(checkpoint.model, pixels)
     masks = random_masks(math.prod(recorded.record.grid), MASKS, HELD_OUT)
     drops = score_drops(checkpoint.model, pixels, recorded.record.target, masks)
-    return sensitivity.faithfulness_verdict(heatmap_of(recorded, method, **settings), masks, drops)
+    return faithfulness_correlation.faithfulness_verdict(heatmap_of(recorded, method, **settings), masks, drops)
 
 
 def evaluate(
@@ -202,7 +202,7 @@ def seconds(checkpoint: Checkpoint, count: int) -> float:
 
 def measuring_seconds(checkpoint: Checkpoint, count: int) -> float:
     """Estimate the duration of `measure` for `count` pictures [s]."""
-    each = sensitivity.seconds(checkpoint.model, checkpoint.preprocess.size, MASKS)
+    each = faithfulness_correlation.seconds(checkpoint.model, checkpoint.preprocess.size, MASKS)
     return seconds(checkpoint, count) + count * each
 
 

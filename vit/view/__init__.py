@@ -1,4 +1,4 @@
-"""Rendering and export of attention records: viewer payloads, overlays, figures, animations, files, captions.
+"""What the viewer shows: payloads of attention records, overlays, captions, notebooks and the standalone page.
 
 The package is callable: `vit.view(model, picture)` shows the viewer in a notebook, see `vit.view.notebook.view`.
 """

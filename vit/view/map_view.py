@@ -10,11 +10,11 @@ from torch import Tensor
 
 from vit.explain import methods
 from vit.explain.components import Components
+from vit.explain.faithfulness_correlation import faithfulness_verdict
 from vit.explain.maps import select_head
 from vit.explain.methods import METHODS
 from vit.explain.record import AttentionRecord
 from vit.explain.recorded_pass import RecordedPass
-from vit.explain.sensitivity import faithfulness_verdict
 from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Settings
 from vit.view.captions import class_sentence, sentence, token_name
 from vit.view.payload import read_header, unpack

@@ -28,8 +28,8 @@ The matrices of a class-specific chain are in a second payload, kind "chain", be
     scales      float32 (L)
     start       float32 (N)                     initial row for the model's output
 
-Masks and score drops of a class are in a payload of kind "masks", see `vit.explain.sensitivity`. Its header has the
-grid, the name of the class, the `ceiling` of all maps, and `decidable`, whether maps can be judged:
+Masks and score drops of a class are in a payload of kind "masks", see `vit.explain.faithfulness_correlation`. Its
+header has the grid, the name of the class, the `ceiling` of all maps, and `decidable`, whether maps can be judged:
 
     masks       uint8 (M, P / 8)                a bit per patch, lowest first, 1 if it is covered
     drops       float32 (M)                     of the class's log-probability
@@ -185,11 +185,11 @@ def pack_masks(
 
     Args:
         masks: bool (M, P), all covering the same number of patches.
-        drops: (M,), at least three, see `vit.explain.sensitivity.score_drops`.
+        drops: (M,), at least three, see `vit.explain.faithfulness_correlation.score_drops`.
         grid: (rows, cols).
         target: display name of the class.
-        ceiling: maximum correlation of an additive map, see `vit.explain.sensitivity.Removal`.
-        decidable: whether maps can be judged, see `vit.explain.sensitivity.masks_are_informative`.
+        ceiling: maximum correlation of an additive map, see `vit.explain.faithfulness_correlation.Removal`.
+        decidable: whether maps can be judged, see `vit.explain.faithfulness_correlation.masks_are_informative`.
         complete: whether these are all masks.
     """
     sections = {

@@ -24,9 +24,9 @@ from pages.shared.escape import plain, with_code
 from vit.checkpoints.abstention import qualified
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
+from vit.explain.faithfulness_correlation import Verdict
 from vit.explain.methods import METHODS
 from vit.explain.names import display_name
-from vit.explain.sensitivity import Verdict
 from vit.explain.settings import Fusion
 from vit.exports import tables
 from vit.exports.contact_sheet import (
@@ -312,7 +312,7 @@ def facts_of(one: Any) -> list[str]:
 
 
 def lines_of(one: Any) -> str:
-    """Format `facts_of` as markdown for the page."""
+    """Return the caption of a tile as markdown, one fact a line; its text is escaped."""
     return "  \n".join(map(plain, facts_of(one)))
 
 

@@ -74,7 +74,7 @@ def recorded_pass(example: Example, target: int | None) -> RecordedPass:
 
 
 def pass_of(example: Example) -> AbstractContextManager[None]:
-    """Reserve memory for a pass that stores more than attention, see `pass_queue.reserved`."""
+    """Return a context that reserves memory for a pass with gradients; it waits in the queue of all visitors."""
     return pass_queue.reserved(example.checkpoint, example.explanation.preprocess.size, pass_queue.WITH_GRADIENTS)
 
 
@@ -120,8 +120,8 @@ def computed_map(
     return method_choice.computed_map(selection, token, weights(example, selection, choice)), described
 
 
-def in_page(example: Example, selection: Selection, choice: MethodChoice) -> dict[str, Any]:
-    """Return the maps of a method for a saved page that initially shows another view.
+def for_saved_page(example: Example, selection: Selection, choice: MethodChoice) -> dict[str, Any]:
+    """Return what a saved page needs to show the method of a class when its reader switches to it.
 
     Returns:
         `computed`, `method` and `chain` as in `map_exports.for_export`; empty for a method with many passes, which

@@ -161,4 +161,4 @@ def show_stored_model(view: FirstView) -> None:
     checkpoint_facts.show_self_check(checkpoint, view.error)
     option = f"{input_size.pixels(view.size)} px · {view.explanation.record.tokens:,} tokens"
     st.selectbox("Input size", [option], disabled=True)
-    first_view.wait()
+    first_view.show_waiting()

@@ -59,9 +59,10 @@ def show(
 
     Args:
         share: the popover.
-        map_view: computes the `vit.view.map_view.MapView`, if the selection alone does not define the map.
-        code: arguments of `vit.exports.code_snippet.snippet`, if the selection alone does not define them.
-        others: returns further arguments like `viewer`, for the standalone page.
+        map_view: returns the displayed map if it belongs to a class or was computed here; None for a map that follows
+            from the selection.
+        code: arguments of `vit.exports.code_snippet.snippet` for such a map.
+        others: returns further arguments of `vit.view.standalone_page.standalone`; called when the page is saved.
         viewer: `computed`, `method`, `chain`, `masks` and `features` of `vit.view.standalone_page.standalone`, as
             passed to the viewer.
     """

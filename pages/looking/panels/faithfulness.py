@@ -14,11 +14,11 @@ from pages.looking.mask_drops import MaskDrops
 from pages.server.result_cache import cached
 from pages.shared import bars
 from pages.shared.escape import for_plotly, plain, visible
-from vit.explain import sensitivity
+from vit.explain import faithfulness_correlation
 from vit.explain.faithfulness import Curve, centre, deletion, insertion
+from vit.explain.faithfulness_correlation import correlations
 from vit.explain.method_ranking import recorded_results
 from vit.explain.methods import METHODS, heatmap_of, shares
-from vit.explain.sensitivity import correlations
 from vit.explain.settings import Settings
 from vit.view.captions import format_duration
 from vit.view.chart_colours import QUIET, STRONG
@@ -26,9 +26,9 @@ from vit.view.payload import pack_masks
 from vit.view.selection import Selection
 
 BUTTON_ABOVE_SECONDS = 1.0  # longer measurements start with a button [s]
-HELP = f"""Random parts of the picture, {sensitivity.MASKED_SHARE:.0%} of the patches each, are replaced by the mean
-colour, the same parts for every map. The number is the correlation between the map's weight on a part and the drop of
-the class without it (faithfulness correlation, Bhatt et al. 2020).
+HELP = f"""Random parts of the picture, {faithfulness_correlation.MASKED_SHARE:.0%} of the patches each,
+are replaced by the mean colour, the same parts for every map. The number is the correlation between the map's weight on
+a part and the drop of the class without it (faithfulness correlation, Bhatt et al. 2020).
 
 Chance: the level that the best 5% of shifted and mirrored copies of the map reach. They have its values and smoothness
 in other places.
@@ -124,7 +124,7 @@ def _packed(example: Example, target: int, measured: MaskDrops) -> bytes:
         grid,
         label,
         ceiling=ceiling,
-        decidable=sensitivity.masks_are_informative(drops),
+        decidable=faithfulness_correlation.masks_are_informative(drops),
         complete=complete,
     )
 
@@ -153,8 +153,8 @@ def _show_verdict(example: Example, choice: MethodChoice, selection: Selection, 
     target = choice.target_index
     label, grid = plain(example.checkpoint.labels[target]), example.explanation.record.grid
     heatmap = example.explanation.record.heatmap(weights(example, selection, choice))
-    verdict = sensitivity.faithfulness_verdict(heatmap, measured.masks, measured.drops)
-    nonzero, decidable = bool(heatmap.any()), sensitivity.masks_are_informative(measured.drops)
+    verdict = faithfulness_correlation.faithfulness_verdict(heatmap, measured.masks, measured.drops)
+    nonzero, decidable = bool(heatmap.any()), faithfulness_correlation.masks_are_informative(measured.drops)
     right = st.container()
     if nonzero and decidable:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
@@ -190,7 +190,9 @@ def _map_name(choice: MethodChoice, selection: Selection) -> str:
     return which + (choice.method if selection.view == "relevance" else "")
 
 
-def _sentence(verdict: sensitivity.Verdict, label: str, nonzero: bool, decidable: bool, complete: bool) -> str:
+def _sentence(
+    verdict: faithfulness_correlation.Verdict, label: str, nonzero: bool, decidable: bool, complete: bool
+) -> str:
     """Return the verdict as a sentence."""
     if not nonzero:
         return f"The map is zero everywhere: it contains no evidence for “{label}”."
@@ -230,7 +232,7 @@ def _method_of_map(maps: dict[str, Tensor], selection: Selection, choice: Method
     return name if bool((one - other).abs().max() <= SAME * other.max()) else None
 
 
-def _show_gauge(verdict: sensitivity.Verdict, measured: MaskDrops, blob: float) -> None:
+def _show_gauge(verdict: faithfulness_correlation.Verdict, measured: MaskDrops, blob: float) -> None:
     """Draw faithfulness of the map, of a blob and of the removal map on an axis from -1 to 1, with the chance level."""
     rows = [
         bars.Marks("this map", verdict.correlation, "disc", 2 * verdict.error),
@@ -281,7 +283,8 @@ def _about(title: str, curve: Curve, label: str) -> str:
 
 def _show_ranking(maps: dict[str, Tensor], measured: MaskDrops, marked_method: str | None) -> None:
     verdicts = {
-        name: sensitivity.faithfulness_verdict(one, measured.masks, measured.drops) for name, one in maps.items()
+        name: faithfulness_correlation.faithfulness_verdict(one, measured.masks, measured.drops)
+        for name, one in maps.items()
     }
     values = {name: one.correlation for name, one in verdicts.items()} | {"removal": measured.ceiling}
     names = sorted(values, key=values.__getitem__)

@@ -46,7 +46,7 @@ def _read(folder: str, stamp: int) -> FirstView | None:
     return first_view.read(Path(folder))
 
 
-def wait() -> None:
+def show_waiting() -> None:
     """Show that PyTorch is being loaded."""
     st.caption(WAITING)
 

@@ -101,7 +101,7 @@ def pick() -> ComputeTarget:
     return pick_here() if on == HERE else pick_there(configured.usable[on])
 
 
-def several() -> bool:
+def has_clusters() -> bool:
     """Whether a cluster is configured in addition to this machine."""
     return bool(clusters.read_clusters().usable)
 

@@ -323,7 +323,7 @@ def look(run: registry.Run) -> None:
     json.dumps([figures.seconds, figures.steps_per_epoch, run_records.share_done(run)], allow_nan=False)
     (
         run_records.duration(figures.seconds),
-        run_records.guesses(run),
+        run_records.hardly_learns(run),
         run_records.start_name(run),
         run_records.best_accuracy(run),
     )

@@ -51,7 +51,7 @@ def folder_list(names: Iterable[str]) -> str:
 
 
 def unknown_classes(names: Iterable[str], where: str) -> InvalidDataset:
-    """Return the error for classes in another split than the one for training only."""
+    """Return the error for classes that the test split has and the training split lacks."""
     classes = brief_list(map(printable_name, names))
     return InvalidDataset(f"{where} has classes for testing that train/ lacks: {classes}. Add or remove them.")
 

@@ -30,7 +30,6 @@ from vit.training.loop.config import TrainConfig
 from vit.training.loop.distributed import Process, exact_products
 from vit.training.loop.evaluation import ClassCounts, Evaluation, evaluate
 from vit.training.loop.fine_tuning import Base, load_weights_, resolve, start_of
-from vit.training.loop.halving import reason_to_end
 from vit.training.loop.memory import parts_that_fit
 from vit.training.loop.pictures import RunData, open_data
 from vit.training.loop.presets import checkpoint_name
@@ -39,6 +38,7 @@ from vit.training.loop.run_folder import AGAIN, PRUNED, read_json, write_json
 from vit.training.loop.snapshot_writer import SnapshotWriter, choose
 from vit.training.loop.state import StateFile, check_same_run
 from vit.training.loop.step import TrainStep, class_weights
+from vit.training.loop.trial_pruning import reason_to_end
 from vit.untrusted import is_whole
 
 _SAVE_SECONDS = 300  # [s] after which the state is saved even between validations

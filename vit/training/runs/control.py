@@ -1,7 +1,7 @@
 """Control training runs: start, list, queue, stop, resume. A run is a process and a folder; the folder has its state.
 
     <runs>/<time>-<name>-<4 hex>/
-        config.json        settings (`vit.training.loop.presets.TrainConfig`)
+        config.json        settings (`vit.training.loop.config.TrainConfig`)
         base.json          settings from the initial checkpoint (`vit.training.loop.fine_tuning.Base`)
         about.json         name, notes, owner, devices; everything that people may edit
         environment.json, metrics.jsonl, events/, checkpoints/, probes/    see `vit.training.loop.train`
@@ -35,7 +35,6 @@ from vit.training.engines.contract import HERE, Engine, Handle, Request, read_ha
 from vit.training.engines.factory import cluster_engine
 from vit.training.engines.local import Local
 from vit.training.loop import fine_tuning, presets
-from vit.training.loop.halving import Halving
 from vit.training.loop.run_folder import (
     START,
     check_resumable,
@@ -45,6 +44,7 @@ from vit.training.loop.run_folder import (
     write_errors,
     write_json,
 )
+from vit.training.loop.trial_pruning import Halving
 from vit.training.runs.launch_checks import (
     Limits,
     ValidatedRun,

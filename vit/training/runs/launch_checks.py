@@ -33,12 +33,12 @@ class Limits(NamedTuple):
 
 
 class ValidatedRun(NamedTuple):
-    """A validated run.
+    """The settings of a run after all checks.
 
     Attributes:
         config: its settings, valid on any machine.
         base: settings from the initial checkpoint; None without one.
-        limits: that apply there.
+        limits: of the machine or cluster that computes it.
     """
 
     config: "TrainConfig"

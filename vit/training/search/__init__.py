@@ -4,6 +4,6 @@ A search is a file, and its trials are ordinary runs that are queued at once and
 
     <runs>/.searches/<time>-<name>-<4 hex>/search.json    settings (`vit.training.search.plan.SearchPlan`)
 
-No process drives it. A trial ends itself when it is behind the others (`vit.training.loop.halving`). Random settings
-depend on the seed alone, so more trials can be queued later.
+No process drives it. A trial ends itself when it is behind the others (`vit.training.loop.trial_pruning`). Random
+settings depend on the seed alone, so more trials can be queued later.
 """

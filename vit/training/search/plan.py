@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vit.errors import InvalidConfig, InvalidRun
 from vit.training.engines.contract import HERE
 from vit.training.loop.config import TrainConfig
-from vit.training.loop.halving import Halving
 from vit.training.loop.presets import run_name, train_config
 from vit.training.loop.run_folder import read_document
+from vit.training.loop.trial_pruning import Halving
 from vit.training.runs.registry import shorten
 from vit.training.search import space as spaces
 from vit.training.search.space import Choices, Range

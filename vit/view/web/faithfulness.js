@@ -1,4 +1,4 @@
-// Scores a map's faithfulness from masks and their effect on a class, as `vit.explain.sensitivity` does. No DOM access.
+// Scores a map's faithfulness from masks and their effect on a class, as `vit.explain.faithfulness_correlation` does. No DOM access.
 
 import { openPayload } from "./bytes.js";
 

@@ -110,7 +110,7 @@ export interface Answers {
   note: string;
 }
 
-/** See `vit.explain.sensitivity.Verdict`. */
+/** See `vit.explain.faithfulness_correlation.Verdict`. */
 export interface Verdict {
   correlation: number;
   reach: number;

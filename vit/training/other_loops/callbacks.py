@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from vit.errors import InvalidConfig
-from vit.training.loop.run_writer import RunWriter
+from vit.training.other_loops.run_writer import RunWriter
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,7 +8,7 @@
 
 Once constructed, the writer raises no errors: it reports each once, in the log and on page Runs. It does not change the
 training, which stays bit-identical: the model's mode, gradients and random number generators are restored.
-`vit.training.loop.callbacks` uses it for Lightning and for transformers' Trainer.
+`vit.training.other_loops.callbacks` uses it for Lightning and for transformers' Trainer.
 """
 
 import functools
@@ -34,7 +34,6 @@ from vit.errors import InvalidConfig, InvalidRun
 from vit.files import check_locks
 from vit.images.preprocess import Preprocess
 from vit.paths import runs_folder
-from vit.training.loop.live_snapshots import Attention, LiveSnapshots, follow
 from vit.training.loop.metrics import MetricsReader, MetricsWriter, best_epoch, evaluation_key
 from vit.training.loop.run_folder import (
     FORMAT,
@@ -51,6 +50,7 @@ from vit.training.loop.run_folder import (
     write_about,
     write_json,
 )
+from vit.training.other_loops.live_snapshots import Attention, LiveSnapshots, follow
 from vit.untrusted import is_whole
 
 _RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # environment variables in which launchers set the rank
