@@ -21,7 +21,7 @@ def checkpoints_folder() -> Path:
 
 
 def downloads_folder() -> Path:
-    """Return `downloads/` of the project, or the folder set by VIT_DOWNLOADS: for torchvision's weights."""
+    """Return `downloads/` of the project, or the folder set by VIT_DOWNLOADS: records, and torchvision's weights."""
     return Path(os.environ.get("VIT_DOWNLOADS") or _home() / "downloads")
 
 
@@ -30,6 +30,11 @@ def hub_cache() -> Path:
     from huggingface_hub import constants  # noqa: PLC0415 # most callers need no Hub
 
     return Path(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE).expanduser()
+
+
+def hub_snapshot(repository: str, commit: str) -> Path:
+    """Return the folder of a commit in the Hub's cache, whether it exists or not."""
+    return hub_cache() / f"models--{repository.replace('/', '--')}" / "snapshots" / commit
 
 
 def is_hub_link(path: Path) -> bool:

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from pages.shared import trained_models
 from vit.checkpoints import manage
+from vit.checkpoints.folder import name_of_folder
 from vit.checkpoints.hub import models as hub
 
 
@@ -38,7 +39,7 @@ def _checkpoint(request: Request) -> Response:
         str(one.name): one.folder for one in hub.cached()
     }
     if name in folders:
-        return _sent(folders[name], folders[name].name)
+        return _sent(folders[name], name_of_folder(folders[name]))
     model = trained_models.find(name)
     return _sent(model.best, model.file_name) if model and model.best else _missing()
 

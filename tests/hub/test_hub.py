@@ -1,6 +1,5 @@
 """Checkpoints on the Hub: its protocol, names and revisions, and the list of downloads."""
 
-import dataclasses
 import io
 import json
 import os
@@ -323,7 +322,7 @@ def test_downloaded_checkpoint_can_be_removed(server: HubServer, published: str,
     with pytest.raises(Unavailable, match="is not among what was fetched"):
         hub.remove("../checkpoints")
     hub.remove(second.name)
-    assert hub.cached() == [dataclasses.replace(first, requested={})]
+    assert hub.cached() == [first]
     assert vit.load_checkpoint(first.folder).labels  # whose weights are the same
     hub.remove(first.name)
     assert hub.cached() == [] and not list(hub_cache().glob("models--*"))
@@ -355,3 +354,26 @@ def test_network_libraries_are_imported_only_when_needed() -> None:
         "assert not {'huggingface_hub.hf_api', 'httpx2', 'torchvision.models'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), check=True)
+
+
+def test_records_and_cache_may_share_a_folder(
+    server: HubServer, published: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in the container, where both are the mounted folder."""
+    for name in ("HF_HUB_CACHE", "VIT_DOWNLOADS"):
+        monkeypatch.setenv(name, str(tmp_path / "models"))
+    hub.fetch(REPOSITORY)
+    assert hub.find(REPOSITORY) == hub.cached()[0] and vit.load_checkpoint(REPOSITORY).labels
+    hub.remove(hub.cached()[0].name)
+    assert hub.cached() == [] and not list((tmp_path / "models").glob("*ada*"))
+
+
+def test_model_of_another_program_opens_offline(
+    server: HubServer, published: str, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in files:
+        huggingface_hub.HfApi(server.url).hf_hub_download(REPOSITORY, file, cache_dir=hub_cache())
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert str(hub.fetch(REPOSITORY).name) == f"{REPOSITORY}@{published}"
+    with pytest.raises(Unavailable, match="HF_HUB_OFFLINE is set"):
+        hub.fetch("ada/nothing")

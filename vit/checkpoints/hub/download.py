@@ -11,16 +11,16 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import HfApi, constants, errors, get_token, hf_hub_download
+from huggingface_hub import HfApi, constants, errors, get_token, hf_hub_download, try_to_load_from_cache
 
 from vit.errors import Unavailable
-from vit.paths import hub_cache
+from vit.paths import hub_cache, hub_snapshot
 from vit.untrusted import brief
 
 Progress = Callable[[int, int | None], None]  # (bytes done, total bytes or None)
@@ -75,11 +75,6 @@ def list_files(repository: str, revision: str = "") -> tuple[str, Mapping[str, R
     return str(answer.sha), files
 
 
-def snapshot(repository: str, commit: str) -> Path:
-    """Return the folder of a commit in the Hub's cache, whether it exists or not."""
-    return hub_cache() / f"models--{repository.replace('/', '--')}" / "snapshots" / commit
-
-
 def download(
     repository: str, commit: str, name: str, remote: Remote, most: int, report: Callable[[int], object] | None = None
 ) -> Path:
@@ -103,7 +98,7 @@ def download(
                 repository, name, revision=commit, cache_dir=hub_cache(), endpoint=endpoint(), tqdm_class=meter
             )
         )
-    if path.parent != snapshot(repository, commit):
+    if path.parent != hub_snapshot(repository, commit):
         raise Unavailable(
             f"{host_of(endpoint())} does not answer as the Hugging Face Hub does: it names another commit."
         )
@@ -117,10 +112,10 @@ def download(
     return path
 
 
-def set_reference(repository: str, revision: str, commit: str) -> None:
-    """Let a branch or a tag mean a commit in the Hub's cache, as huggingface_hub does."""
-    with errors_for_users(repository, revision), suppress(OSError):
-        hf_hub_download(repository, "config.json", revision=revision, cache_dir=hub_cache(), endpoint=endpoint())
+def commit_in_cache(repository: str, revision: str) -> str:
+    """Return the commit that a branch, a tag or a commit means in the Hub's cache; "" if nothing of it is there."""
+    path = try_to_load_from_cache(repository, "config.json", cache_dir=hub_cache(), revision=revision or "main")
+    return Path(path).parent.name if isinstance(path, str) else ""
 
 
 def check_room(name: str, folder: Path, needed: int, keep_free: int) -> None:

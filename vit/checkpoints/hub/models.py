@@ -6,14 +6,16 @@
     torchvision/vit_b_16                     its default weights
     torchvision/vit_b_16.IMAGENET1K_SWAG_E2E_V1
 
-Files of the Hub are in huggingface_hub's own cache, so what another program downloaded opens, too; torchvision's, and
-those that earlier versions downloaded, are in `downloads/`, a folder for each. Only the files listed in this module are
-requested. Nothing is downloaded unless the user asks for it.
+Files of the Hub are in huggingface_hub's own cache, which other programs share, so they are downloaded once. A folder
+in `downloads/`, named after the commit, records what was asked for here; torchvision's weights are in such a folder.
+Only the files listed in this module are requested. Nothing is downloaded unless the user asks for it.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,8 +41,8 @@ from vit.checkpoints.formats.json_documents import read_json
 from vit.checkpoints.formats.weight_files import MAX_TEXT, SUFFIXES, read_index
 from vit.checkpoints.hub import download
 from vit.errors import InvalidCheckpoint, Unavailable
-from vit.files import remove_folder, wait_for_lock
-from vit.paths import downloads_folder, hub_cache
+from vit.files import remove_folder, replaced, wait_for_lock
+from vit.paths import downloads_folder, hub_cache, hub_snapshot
 from vit.untrusted import Unreadable, brief, brief_list, is_number, read_object
 from vit.web_files import download_file
 
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 
-_SOURCE = "source.json"  # beside older downloads: which revisions resolved to them
+_SOURCE = "source.json"  # records where the files come from, and which revisions resolved to them
 _MAX_TOKENIZER = 64 << 20  # [bytes]; the 256,000 words of SigLIP 2 take 34 MB
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"\w(?:[\w.-]{0,94}\w)?"
@@ -140,107 +142,96 @@ def shortened(name: str) -> str:
 
 
 def cached() -> list[DownloadedCheckpoint]:
-    """List all downloaded checkpoints that are complete and may be opened, sorted by name."""
-    folders = [*hub_cache().glob("models--*/snapshots/*"), *downloads_folder().glob("[!.]*")]
-    found: dict[str, DownloadedCheckpoint] = {}
-    for folder in folders:
-        with suppress(OSError):  # removed meanwhile
-            if (name := pinned_name(folder)) and not folder.is_symlink() and _is_complete(folder, name):
-                found.setdefault(str(name), _read_folder(folder, name))
-    return [found[name] for name in sorted(found)]
+    """List all checkpoints that were fetched and are still there, sorted by name."""
+    try:
+        records = [entry for entry in downloads_folder().iterdir() if entry.is_dir() and not entry.is_symlink()]
+    except OSError:
+        return []
+    fetched = []
+    for record in sorted(records):
+        if name := _name_of_folder(record.name):
+            with suppress(OSError):  # removed meanwhile
+                fetched.append(_read(record, name))
+    return fetched
 
 
 def find(name: str | Name) -> DownloadedCheckpoint | None:
-    """Return the downloaded checkpoint that a name means, without any request; safe for untrusted names.
+    """Return the fetched checkpoint that a name means, without any request; safe for untrusted names.
 
-    A branch, or no revision, means the commit that it resolved to at the last download.
+    A branch, or no revision, means the commit that it resolved to when it was last fetched.
     """
     parsed = parse(str(name))
     if parsed is None:
         return None
     copies = [one for one in cached() if one.name.repository == parsed.repository]
-    if copies and parsed.torchvision and not parsed.pinned:
-        parsed = Name(parsed.repository, _torchvision_weights(parsed).name)
     exact = [one for one in copies if one.name == parsed]
     candidates = [one for one in copies if parsed.revision in one.requested]
     return next(iter(exact), None) or max(candidates, key=lambda one: one.requested[parsed.revision], default=None)
 
 
 def pinned_name(folder: Path) -> Name | None:
-    """Return the pinned name of a folder in the Hub's cache or among older downloads; None for any other folder."""
+    """Return the pinned name of the folder of a fetched checkpoint; None for any other folder."""
     folder = folder.resolve()
-    if folder.parent != downloads_folder().resolve() and hub_cache().resolve() not in folder.parents:
-        return None
-    text = name_of_folder(folder)
-    name = parse(text.replace("--", "/", 1))
-    return name if name and name.pinned and name.folder == text else None
+    here = folder.parent == downloads_folder().resolve() or hub_cache().resolve() in folder.parents
+    return _name_of_folder(name_of_folder(folder)) if here else None
 
 
 def remove(name: str | Name) -> None:
-    """Delete a downloaded checkpoint, for the other programs that share the Hub's cache, too.
+    """Delete a fetched checkpoint, for the other programs that share the Hub's cache, too.
 
     Args:
         name: pinned, as in `cached`.
 
     Raises:
-        Unavailable: it is not downloaded, or cannot be deleted.
+        Unavailable: it is not here, or cannot be deleted.
     """
     fetched = next((one for one in cached() if str(one.name) == str(name)), None)
     if fetched is None:
         raise Unavailable(f"{brief(str(name))} is not among what was fetched. {_fetched_names()}")
     try:
-        if fetched.folder.parent == downloads_folder():
-            remove_folder(fetched.folder)
-        else:
+        if fetched.folder.parent.name == "snapshots":
             from huggingface_hub import scan_cache_dir  # noqa: PLC0415 # imports the network's libraries
 
             scan_cache_dir(hub_cache()).delete_revisions(fetched.name.revision).execute()
             if fetched.folder.exists():
-                raise PermissionError(0, "The Hub's cache cannot be written to")
+                raise PermissionError(0, "the Hub's cache cannot be written to")
+        remove_folder(downloads_folder() / fetched.name.folder)
     except OSError as error:
         raise Unavailable(f"{brief(str(name))} was not deleted: {error.strerror}.") from error
 
 
-def _is_complete(folder: Path, name: Name) -> bool:
-    """Whether a folder has all files of a supported checkpoint, or the Hub was found to lack them.
+def _name_of_folder(folder: str) -> Name | None:
+    name = parse(folder.replace("--", "/", 1))
+    return name if name and name.pinned and name.folder == folder else None
 
-    Another program may have fetched weights without the preprocessing, or another kind of model.
+
+def _read(record: Path, name: Name) -> DownloadedCheckpoint:
+    """Read the record of a fetched checkpoint, whose files are beside it or in the Hub's cache.
+
+    Raises:
+        OSError: its files are gone.
     """
-    names = {path.name for path in folder.iterdir() if path.is_file()}  # no links to nowhere
-    if name.torchvision:
-        return any(file.endswith(".pth") for file in names)
-    try:
-        document = read_json((folder / CONFIG).read_bytes(), CONFIG)
-        recognition.check_config(document)
-        needed = set(_weights_among(names, lambda index: (folder / index).read_bytes()))
-    except InvalidCheckpoint:
-        return False
-    groups: list[tuple[str, ...]] = (
-        [] if "architecture" in document else [(PREPROCESS, PROCESSOR)]
-    )  # timm's config.json states it
-    groups += [TOKENIZER] if reads_text(document) else []
-    return needed <= names and all(names & {*some} or (_lacking(folder) / some[0]).exists() for some in groups)
-
-
-def _lacking(folder: Path) -> Path:
-    """Return where huggingface_hub records the files that a commit lacks, as empty files."""
-    return folder.parents[1] / ".no_exist" / folder.name
-
-
-def _read_folder(folder: Path, name: Name) -> DownloadedCheckpoint:
     requested: dict[str, float] = {}
-    if folder.parent == downloads_folder():
-        with suppress(FileNotFoundError, Unreadable):
-            asked = read_object(folder / _SOURCE).get("asked")
-            requested = {key: when for key, when in asked.items() if is_number(when)} if isinstance(asked, dict) else {}
-    else:
-        references = folder.parents[1] / "refs"
-        for reference in references.rglob("*"):
-            if reference.is_file() and reference.read_bytes() == folder.name.encode():
-                branch = reference.relative_to(references).as_posix()
-                requested["" if branch == "main" else branch] = reference.stat().st_mtime
-    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    with suppress(FileNotFoundError, Unreadable):
+        asked = read_object(record / _SOURCE).get("asked")
+        requested = {key: when for key, when in asked.items() if is_number(when)} if isinstance(asked, dict) else {}
+    beside = any(path.name != _SOURCE and path.suffix != ".partial" for path in record.iterdir())
+    folder = record if beside else hub_snapshot(name.repository, name.revision)
+    size = sum(path.stat().st_size for path in folder.iterdir())
     return DownloadedCheckpoint(name, folder, size, requested)
+
+
+def _record(name: Name, requested: str) -> DownloadedCheckpoint:
+    """Record that a checkpoint was fetched, and the revision that resolved to it."""
+    record = downloads_folder() / name.folder
+    record.mkdir(parents=True, exist_ok=True)
+    source = "https://download.pytorch.org" if name.torchvision else download.endpoint()
+    with (record.parent / ".lock").open("w") as lock:
+        wait_for_lock(lock.fileno())
+        times = {**_read(record, name).requested, requested: time.time()}
+        with replaced(record / _SOURCE) as file:
+            file.write(json.dumps({"name": str(name), "from": source, "asked": times}, indent=2).encode())
+    return _read(record, name)
 
 
 def _fetched_names() -> str:
@@ -269,19 +260,21 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
             f"{brief(str(name))!r} is not the name of a checkpoint. Write owner/name as on the Hugging Face Hub, "
             "owner/name@revision, or torchvision/vit_b_16."
         )
-    if (parsed.pinned or parsed.torchvision) and (fetched := find(parsed)):
+    if parsed.pinned and (fetched := find(parsed)):
         return fetched
     report = progress or (lambda done, total: None)
     try:
         return (_from_torchvision if parsed.torchvision else _from_hub)(parsed, report, keep_free)
     except OSError as error:
+        if fetched := _from_cache(parsed):
+            return fetched
         why = error.strerror or " ".join(str(error).split())
         raise Unavailable(f"{parsed} could not be fetched: {why}. {_fetched_names()}") from error
 
 
 def cached_or_download(name: Name) -> DownloadedCheckpoint:
-    """Return a cached checkpoint or download it, with a progress bar in a terminal."""
-    if fetched := find(name):
+    """Return a checkpoint that is here, also by another program, or download it with a progress bar in a terminal."""
+    if fetched := find(name) or _from_cache(name):
         return fetched
     with bars.tqdm(desc=str(name), unit="B", unit_scale=True, leave=False, disable=None) as bar:
 
@@ -316,16 +309,12 @@ def _from_hub(name: Name, progress: Progress, keep_free: int) -> DownloadedCheck
         raise Unavailable(
             f"The weights of {repository} have {whole / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB are opened."
         )
-    folder = download.snapshot(repository, commit)
     for file in (PREPROCESS, PROCESSOR, CARD, *(TOKENIZER if reads_text(document) else ())):
         if file in files:
             text(file, _MAX_TOKENIZER if file in TOKENIZER else MAX_TEXT)
-        else:
-            _lacking(folder).mkdir(parents=True, exist_ok=True)
-            (_lacking(folder) / file).touch()
+    folder, done = hub_snapshot(repository, commit), 0
     missing = sum(files[file].size for file in weights if not (folder / file).exists())
     download.check_room(repository, folder, missing, keep_free)
-    done = 0
     progress(done, whole)
     for file in weights:
 
@@ -335,9 +324,29 @@ def _from_hub(name: Name, progress: Progress, keep_free: int) -> DownloadedCheck
         download.download(repository, commit, file, files[file], MAX_WEIGHTS, report)
         done += files[file].size
         progress(done, whole)
-    if not name.pinned:
-        download.set_reference(repository, name.revision or "main", commit)
-    return _read_folder(folder, pinned)
+    return _record(pinned, name.revision)
+
+
+def _from_cache(name: Name) -> DownloadedCheckpoint | None:
+    """Take a checkpoint that another program has fetched to the Hub's cache, without any request.
+
+    None if it is no supported Vision Transformer, or if weights or preprocessing are missing, which a download adds.
+    """
+    commit = "" if name.torchvision else download.commit_in_cache(name.repository, name.revision)
+    if not commit:
+        return None
+    folder = hub_snapshot(name.repository, commit)
+    try:
+        document = read_json((folder / CONFIG).read_bytes(), CONFIG)
+        recognition.check_config(document)
+        present = {path.name for path in folder.iterdir() if path.is_file()}  # no links to nowhere
+        needed = {*_weights_among(present, lambda index: (folder / index).read_bytes())}
+    except (OSError, InvalidCheckpoint):
+        return None
+    stated = "architecture" in document or present & {PREPROCESS, PROCESSOR}  # timm's config.json has it all
+    if not stated or not needed <= present or (reads_text(document) and not present & {*TOKENIZER}):
+        return None
+    return _record(Name(name.repository, commit), name.revision)
 
 
 def _weights_among(files: Iterable[str], read: Callable[[str], bytes]) -> list[str]:
@@ -400,4 +409,4 @@ def _from_torchvision(name: Name, progress: Progress, keep_free: int) -> Downloa
         wait_for_lock(lock.fileno())  # another process may download it
         if not (folder / file).is_file():
             download_file([weights.url], folder / file, "sha256", digits[1], report)
-    return _read_folder(folder, pinned)
+    return _record(pinned, name.revision)
