@@ -197,13 +197,6 @@ def test_video_is_shown_by_frame_and_class_maps_are_downloaded_for_all(app: App)
         assert np.abs(found - truth).mean() < 1
 
 
-def test_unreadable_video_is_one_sentence(app: App) -> None:
-    app.open()
-    upload(app.page, {"clip.mp4": turned_video(6)[:900]})
-    expect(app.page.get_by_test_id("stAlert")).to_contain_text("This video is damaged")
-    expect(app.page.locator("canvas.over")).to_be_visible()
-
-
 def pictures(data: bytes) -> list[np.ndarray]:
     """Return the frames of an MP4, each (height, width, 3)."""
     with av.open(io.BytesIO(data)) as container:

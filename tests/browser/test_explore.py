@@ -27,16 +27,6 @@ PASTE = """(encoded) => {
 }"""
 
 
-def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
-    app.open()
-    upload(app.page, {"IMG_1234.JPG": photo(600, 900)})
-    app.wait_for_payload("header.picture.height", 900)
-    assert app.size() == [600, 900]
-    app.wait_until_idle()  # Streamlit keeps the old chart until the new one is drawn
-    app.page.get_by_role("button", name="Answer").click()
-    expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%")
-
-
 def test_invitation_is_for_a_picture_that_follows_the_pointer(app: App) -> None:
     invitation = app.page.locator(".invite")
     app.open("?sample=cat&token=5&pinned=1")
@@ -66,25 +56,6 @@ def test_pasted_picture_is_explained(app: App) -> None:
     app.page.evaluate(PASTE, base64.b64encode(pasted).decode())
     app.wait_for_payload("header.picture.width", 333)
     assert app.size() == [333, 222]
-
-
-@pytest.mark.exhaustive
-def test_broken_upload_is_reported_and_keeps_the_page(app: App) -> None:
-    app.open()
-    upload(app.page, {"broken.png": b"\x89PNG not really"})
-    expect(app.page.get_by_test_id("stAlert")).to_be_visible()
-    expect(app.page.locator("canvas.over")).to_be_visible()
-
-
-def test_hovering_changes_the_picture_without_requests(app: App) -> None:
-    app.open()
-    app.page.mouse.move(*app.at(1, 1))
-    app.wait_until_idle()
-    before, asked = app.picture(), app.conversation.runs
-    app.page.mouse.move(*app.at(6, 5))
-    app.wait_until_idle()
-    assert app.picture() != before
-    assert app.conversation.runs == asked
 
 
 def test_sample_pin_and_head_are_restored_from_the_link(app: App) -> None:
@@ -153,17 +124,6 @@ def test_two_downloads_in_a_row_both_arrive(app: App) -> None:
         assert Image.open(io.BytesIO(app.download("Picture as PNG"))).width > 100
         app.page.keyboard.press("Escape")
         assert Image.open(io.BytesIO(app.download("All heads as PNG"))).width > 100
-
-
-def test_pinned_class_token_is_restored_from_the_link(app: App) -> None:
-    app.open()
-    app.page.get_by_role("button", name=re.compile("Class token")).click()
-    app.wait_until_idle()
-    assert app.evaluate("viewer.selection.pinned")
-    app.page.reload()
-    expect(app.page.locator("canvas.over")).to_be_visible()
-    app.wait_until_idle()
-    assert app.evaluate("viewer.selection.pinned") and app.evaluate("viewer.selection.token") == 0
 
 
 def test_escape_unpins_wherever_the_focus_is(app: App) -> None:
