@@ -268,19 +268,15 @@ def test_a_bare_pickle_with_code_is_refused(pickled: Any) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_small_file_that_claims_a_trillion_numbers_is_refused(pickled: Any, zipped: bool) -> None:
-    """A million by a million from one stored number, with a stride of 0."""
-    folder = pickled({"classifier.weight": torch.zeros(1).expand(10**6, 10**6)}, zipped)
+@pytest.mark.parametrize("shape", [(10**6,), (10**6, 10**6)], ids=["a million", "a trillion"])
+def test_small_file_that_claims_many_numbers_is_refused(pickled: Any, zipped: bool, shape: tuple[int, ...]) -> None:
+    """Numbers from one stored number, with a stride of 0."""
+    folder = pickled({"classifier.weight": torch.zeros(1).expand(shape)}, zipped)
     assert (folder / "pytorch_model.bin").stat().st_size < 10_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidCheckpoint, match="declares more"):
         load_checkpoint(folder)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # [KB]
-
-
-def test_million_numbers_from_one_are_refused(pickled: Any) -> None:
-    with pytest.raises(InvalidCheckpoint, match="declares more"):
-        load_checkpoint(pickled({"classifier.weight": torch.zeros(1).expand(10**6)}))
 
 
 def test_zip_that_unpacks_to_more_than_its_size_is_refused(pickled: Any) -> None:
