@@ -175,6 +175,14 @@ def test_arrays_beside_pictures_are_not_read(tmp_path: Path, monkeypatch: pytest
     assert read(tmp_path / "set").classes == ("cat", "dog")
 
 
+def test_files_of_equal_names_in_folders_of_splits_keep_their_pictures(tmp_path: Path) -> None:
+    for split, count in (("train", 30), ("test", 9)):
+        (tmp_path / split).mkdir()
+        np.savez(tmp_path / split / "set.npz", x=np.full((count, 8, 8), count, np.uint8), y=labels(count))
+    dataset = read(tmp_path)
+    assert {int(one.images.max()) for one in (dataset.train, dataset.test)} == {30, 9}  # type: ignore[attr-defined]
+
+
 def test_arrays_in_a_file_called_index_are_read_and_an_index_of_an_earlier_version_is_not(tmp_path: Path) -> None:
     np.savez(tmp_path / "index.npz", x=values(9, 8, 8), y=labels(9))
     assert read(tmp_path).classes == ("0", "1", "2")
