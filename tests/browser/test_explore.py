@@ -2,18 +2,14 @@
 
 import base64
 import io
-import json
 import re
 
-import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-import vit
 from vit.images import samples
 from vit.images.encode import encode_image
-from vit.view.explanation import explain
 
 from .explorer import App
 from .files import photo, upload
@@ -78,42 +74,6 @@ def test_sample_pin_and_head_are_restored_from_the_link(app: App) -> None:
     again = app.evaluate("viewer.selection")
     assert {key: again[key] for key in chosen} == chosen
     assert app.size() == [width, height]
-
-
-def test_downloads_contain_the_displayed_data(app: App) -> None:
-    token, block, head = 1 + 3 * 8 + 4, 2, 1
-    app.open(f"?sample=cat&block={block}&head={head}&token={token}&pinned=1")
-    checkpoint = vit.load_checkpoint("cifar10")
-    picture = vit.decode_image(samples.read("cat"))
-    output = checkpoint.model(checkpoint.preprocess(picture), output_attentions=True)
-    attention = np.stack([a[0].detach().numpy() for a in output.attentions])  # (L, H, N, N)
-
-    archive = np.load(io.BytesIO(app.download("All attention as NPZ")))
-    meta = json.loads(str(archive["meta"]))
-    assert np.abs(archive["attention"] - attention).max() < 1e-3
-    assert np.allclose(archive["heatmap"].ravel(), attention[block, head, token, 1:], atol=1e-6)
-    assert meta["labels"] == list(checkpoint.labels) and meta["checkpoint"]["sha256"] == checkpoint.hash
-    grid = Image.open(io.BytesIO(app.download("All heads as PNG")))
-    assert grid.width >= attention.shape[1] * 96 and grid.height >= attention.shape[0] * 96
-
-
-@pytest.mark.exhaustive
-def test_larger_input_supports_hovering_with_queries_and_keys(app: App) -> None:
-    app.open()
-    app.open_model()
-    app.page.get_by_role("combobox", name=re.compile("Input size")).click()
-    app.page.get_by_role("option", name=re.compile("^128 px")).click()
-    app.wait_for_payload("tokens", 1025)
-    checkpoint = vit.load_checkpoint("cifar10")
-    record = explain(checkpoint, samples.read("cat"), (128, 128)).record
-    app.page.mouse.move(*app.at(20, 9))
-    app.wait_until_idle()
-    token = app.evaluate("viewer.engine.token")
-    assert token == 1 + 20 * 32 + 9
-    fill = "viewer.payload.fill(3, 2, viewer.engine.token, 'from', row, 0)"
-    row = np.array(app.evaluate(f"(() => {{ const row = new Float32Array(1025); {fill}; return [...row]; }})()"))
-    expected = record.rows(3, [token])[2, 0].numpy()
-    assert np.abs(row - expected).max() < 0.01 * expected.max()
 
 
 @pytest.mark.exhaustive

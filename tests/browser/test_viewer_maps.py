@@ -80,16 +80,6 @@ def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewe
     )
 
 
-def test_rollout_settings_of_a_large_model_are_computed_in_python(open_viewer):
-    viewer = open_viewer("case=small-qk&view=rollout&token=59&pinned=1")
-    viewer.page.get_by_text("Display", exact=True).click()
-    viewer.page.get_by_label("Discarded share").fill("0.5")
-    viewer.expect_selection("discard=0.5")
-    expect(viewer.page.locator(".note")).to_be_hidden()
-    truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59, discard=0.5)
-    np.testing.assert_allclose(viewer.evaluate("[...viewer.map.rollout]"), truth, rtol=1e-4, atol=1e-7)
-
-
 def test_relevance_starts_at_the_selected_block(open_viewer):
     viewer = open_viewer("case=small&method=chain&view=relevance&token=12&pinned=1")
     first = viewer.page.get_by_label("First block")
