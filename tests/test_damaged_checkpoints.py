@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pickle
-import random
 import resource
 import shutil
 import struct
@@ -188,10 +187,6 @@ def test_a_bad_file_is_refused_with_one_clear_sentence(saved: Path, case: str) -
     list_checkpoints(saved.parent)  # one bad checkpoint does not hide the others
 
 
-def test_a_fresh_checkpoint_is_not_refused(saved: Path) -> None:
-    load_checkpoint(saved)
-
-
 @pytest.mark.parametrize(
     "path", ["", "nowhere", "a\0b", "x" * 5000, "/dev/zero", "/dev/null", "/proc/self/mem", "\ud800"]
 )
@@ -200,56 +195,6 @@ def test_invalid_paths_are_refused(path: str) -> None:
         load_checkpoint(path)
     with pytest.raises(InvalidCheckpoint):
         load_checkpoint(Path(path) if path else Path("nowhere"))
-
-
-@pytest.mark.slow
-def test_a_fuzzed_file_raises_only_invalid_checkpoint(saved: Path) -> None:
-    """Flip, cut, insert and repeat bytes in each file of a checkpoint, and in pickles of both kinds."""
-    chance = random.Random(0)
-    state = load_file(saved / "model.safetensors")
-    pickles = saved.parent / "pickles"
-    pickles.mkdir()
-    document = json.loads((saved / "config.json").read_text())
-    (pickles / "config.json").write_text(json.dumps(document))
-    targets = [saved / name for name in ("model.safetensors", "config.json", "preprocessor_config.json")]
-    for zipped in (True, False):
-        folder = pickles / str(zipped)
-        folder.mkdir()
-        shutil.copy(pickles / "config.json", folder)
-        torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
-        load_checkpoint(folder)
-        targets.append(folder / "pytorch_model.bin")
-    outcomes = {"refused": 0, "opened": 0}
-    for target in targets:
-        original = target.read_bytes()
-        for _ in range(60):
-            content = bytearray(original)
-            for _ in range(chance.choice((1, 1, 3, 30))):
-                reach = len(content) if chance.random() < 0.3 else min(len(content), 4000)
-                at = chance.randrange(max(1, reach)) if chance.random() < 0.7 else len(content) - 1 - chance.randrange(
-                    max(1, min(len(content), 4000))
-                )  # fmt: skip
-                match chance.randrange(5):
-                    case 0:
-                        content[at : at + 1] = bytes([chance.randrange(256)])
-                    case 1:
-                        del content[at : at + chance.randrange(1, 200)]
-                    case 2:
-                        content[at:at] = chance.randbytes(chance.randrange(1, 50))
-                    case 3:
-                        content[at:at] = content[: chance.randrange(200)]
-                    case 4:
-                        content[at : at + 4] = chance.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"9999", b"-1,0"))
-                content = content or bytearray(b"x")
-            target.write_bytes(content)
-            try:
-                load_checkpoint(target.parent)
-                outcomes["opened"] += 1
-            except InvalidCheckpoint:
-                outcomes["refused"] += 1
-            list_checkpoints(target.parent.parent)
-        target.write_bytes(original)
-    assert outcomes["refused"] > 100, outcomes
 
 
 # --- Pickles --------------------------------------------------------------------------------------------------
@@ -323,19 +268,15 @@ def test_a_bare_pickle_with_code_is_refused(pickled: Any) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_small_file_that_claims_a_trillion_numbers_is_refused(pickled: Any, zipped: bool) -> None:
-    """A million by a million from one stored number, with a stride of 0."""
-    folder = pickled({"classifier.weight": torch.zeros(1).expand(10**6, 10**6)}, zipped)
+@pytest.mark.parametrize("shape", [(10**6,), (10**6, 10**6)], ids=["a million", "a trillion"])
+def test_small_file_that_claims_many_numbers_is_refused(pickled: Any, zipped: bool, shape: tuple[int, ...]) -> None:
+    """Numbers from one stored number, with a stride of 0."""
+    folder = pickled({"classifier.weight": torch.zeros(1).expand(shape)}, zipped)
     assert (folder / "pytorch_model.bin").stat().st_size < 10_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidCheckpoint, match="declares more"):
         load_checkpoint(folder)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # [KB]
-
-
-def test_million_numbers_from_one_are_refused(pickled: Any) -> None:
-    with pytest.raises(InvalidCheckpoint, match="declares more"):
-        load_checkpoint(pickled({"classifier.weight": torch.zeros(1).expand(10**6)}))
 
 
 def test_zip_that_unpacks_to_more_than_its_size_is_refused(pickled: Any) -> None:

@@ -1,7 +1,6 @@
 """Google's .npz files: we read the same as timm."""
 
 import hashlib
-import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,9 @@ from test_parity import Answer, ask_timm
 from tiny import difference
 from torch import nn
 
-from vit.checkpoints import manage
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.families import google, torchvision
-from vit.checkpoints.load import list_checkpoints, load_checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.recognition import read
 from vit.errors import InvalidCheckpoint
 from vit.model.config import ViTConfig
@@ -191,15 +189,6 @@ def test_preprocessing_equals_timms_for_these_files(tmp_path: Path) -> None:
         theirs.interpolation, theirs.mean, theirs.std
     )  # fmt: skip
     assert "248 px" in why
-
-
-def test_file_is_stored_and_listed(tmp_path: Path) -> None:
-    np.savez(tmp_path / "B_16.npz", **written(timms()))
-    root = tmp_path / "shelf"
-    folder = manage.add({"B_16.npz": io.BytesIO((tmp_path / "B_16.npz").read_bytes())}, "mine", root)
-    (info,) = list_checkpoints(root)
-    assert (info.family, info.labels, info.problem) == ("Google", 5, "")
-    assert info.params == sum(p.numel() for p in load_checkpoint(folder).model.parameters())
 
 
 def test_huge_block_index_costs_nothing() -> None:

@@ -51,29 +51,6 @@ def test_package_exports_the_function() -> None:
     assert vit.import_dataset is import_dataset
 
 
-@pytest.mark.parametrize("test", ["test", "val", "valid", "validation", "Test"])
-@pytest.mark.parametrize("root", ["", "pets/", "download/pets/"])
-def test_splits_are_recognised(sandbox: Sandbox, test: str, root: str) -> None:
-    files = classes(f"{root}train/cat", f"{root}train/dog") | classes(f"{root}{test}/cat", count=2)
-    result = sandbox.pack(files).read()
-    assert result.counts == {
-        "train": {"cat": 2, "dog": 2},
-        "validation": {"cat": 1, "dog": 1},
-        "test": {"cat": 2, "dog": 0},
-    }
-    assert (sandbox.into / "train/dog/000002.png").is_file() and (sandbox.into / "test/cat/000001.png").is_file()
-
-
-@pytest.mark.parametrize("validation", ["val", "valid", "Validation"])
-def test_three_splits_are_kept(sandbox: Sandbox, validation: str) -> None:
-    counts = {"train": 3, validation: 2, "test": 1}
-    files = {k: v for split, n in counts.items() for k, v in classes(f"{split}/cat", f"{split}/dog", count=n).items()}
-    result = sandbox.pack(files).read()
-    assert result.counts == {split: {"cat": n, "dog": n} for split, n in (("train", 3), ("validation", 2), ("test", 1))}
-    assert result.skipped == ()
-    assert (sandbox.into / "val/dog/000001.png").read_bytes() == files[f"{validation}/dog/1.png"]
-
-
 def test_first_of_several_validation_splits_is_kept_and_the_other_named(sandbox: Sandbox) -> None:
     splits = ("train", "test", "val", "valid")
     files = {k: v for split in splits for k, v in classes(f"{split}/cat", f"{split}/dog", count=1).items()}

@@ -397,15 +397,11 @@ def test_parts_of_a_download_are_no_classes_if_a_table_names_them(write: Write) 
 
 
 def test_damaged_and_hostile_tables_are_ignored(write: Write) -> None:
-    deep = "[" * 100_000
     for name, content in (
-        ("a.json", deep),
+        ("a.json", "[" * 100_000),
         ("a.csv", '"' * 200_000),
+        ("a.csv", "," * 200_000),
         ("a.csv", "\0,\0\n" * 9),
         ("a.jsonl", "{}\n[1]\n"),
     ):
         assert "at least two" in refusal(write({name: content} | pictures("x/")))
-
-
-def test_table_that_would_fill_the_memory_is_not_read(write: Write) -> None:
-    assert "at least two" in refusal(write({"a.csv": "," * 200_000} | pictures("x/")))

@@ -6,7 +6,6 @@ activation, which a comparison of numbers can hardly see, are compared with the 
 
 import re
 import tempfile
-from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -421,29 +420,3 @@ def test_timm_positions_are_resized_equally(tmp_path: Path, pictures: Any, name:
     large = timm.create_model(name, **TINY | {"img_size": 48}, pretrained=True, pretrained_cfg_overlay=overlay).eval()
     images = pictures(48, 48)
     assert difference(load_checkpoint(tmp_path).model(images).logits, large(images)) <= TOLERANCE
-
-
-# --- Wrappers -------------------------------------------------------------------------------------------------
-
-WRAPPED: dict[str, Callable[[dict[str, Tensor]], dict[str, Any]]] = {
-    "DataParallel": lambda t: {f"module.{name}": tensor for name, tensor in t.items()},
-    "torch.compile": lambda t: {f"_orig_mod.{name}": tensor for name, tensor in t.items()},
-    "Lightning": lambda t: {"state_dict": {f"model.{name}": tensor for name, tensor in t.items()}, "epoch": 3},
-    "timm's trainer": lambda t: {"state_dict": t, "state_dict_ema": t, "arch": "vit"},
-    "DeiT's trainer": lambda t: {"model": t, "model_ema": t, "args": Namespace(lr=1e-3)},
-    "DINO's trainer": lambda t: {
-        "student": {f"module.backbone.{name}": tensor + 1 for name, tensor in t.items()},
-        "teacher": {f"backbone.{name}": tensor for name, tensor in t.items()},
-    },
-}
-
-
-@pytest.mark.parametrize("wrapper", WRAPPED)
-def test_usual_wrappers_are_removed(tmp_path: Path, wrapper: str) -> None:
-    tensors = dict(fill(timm.create_model("vit_base_patch16_224", **TINY)).state_dict())
-    torch.save(tensors, tmp_path / "bare.pth")
-    torch.save(WRAPPED[wrapper](tensors), tmp_path / "wrapped.pth")
-    bare, wrapped = (load_checkpoint(tmp_path / f"{name}.pth", 4) for name in ("bare", "wrapped"))
-    assert bare.config == wrapped.config
-    state = wrapped.model.state_dict()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in bare.model.state_dict().items())

@@ -157,18 +157,6 @@ def test_one_tensor_for_all_blocks_takes_no_more_memory_than_the_file(tmp_path: 
         load_checkpoint(saved(state, tmp_path))
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_malicious_global_is_named(protocol: int, tmp_path: Path) -> None:
-    for function in (eval, exec):
-
-        class Attack:
-            def __reduce__(self) -> Any:
-                return function, ("1 / 0",)  # noqa: B023
-
-        with pytest.raises(InvalidCheckpoint, match=rf"holds code \(`builtins.{function.__name__}`\)"):
-            load_checkpoint(saved({"a": Attack(), "b": torch.zeros(1)}, tmp_path, pickle_protocol=protocol))
-
-
 def test_refusal_says_what_to_write(tmp_path: Path) -> None:
     content = {"weights": {name: tensor.numpy() for name, tensor in model().state_dict().items()}}
     with pytest.raises(InvalidCheckpoint, match=r"no tensors by name.*torch\.save\(model\.state_dict\(\), "):

@@ -40,23 +40,6 @@ def peak_below(most: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def test_fewer_than_two_classes_are_refused(sandbox: Sandbox) -> None:
-    assert "at least two" in sandbox.pack(classes("cat")).refusal()
-    assert "at least two" in sandbox.pack(classes("pets/cat")).refusal()
-    assert "at least two" in sandbox.pack({"0.png": picture()}).refusal()
-    assert "at least two" in sandbox.pack({}).refusal()
-    assert "at least two" in sandbox.pack(classes("cat") | {"dog/0.png": b"broken"}).refusal()
-
-
-def test_one_picture_per_class_is_refused(sandbox: Sandbox) -> None:
-    assert "none to test on" in sandbox.pack(classes("cat", "dog", count=1)).refusal()
-
-
-def test_classes_only_in_testing_are_refused_by_name(sandbox: Sandbox) -> None:
-    files = classes("train/cat", "train/dog", "test/cat", "test/tram")
-    assert "tram" in sandbox.pack(files).refusal()
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [

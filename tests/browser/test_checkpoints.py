@@ -1,7 +1,6 @@
 """Checkpoints from elsewhere: uploaded or downloaded, opened, completed, exported, renamed, deleted."""
 
 import io
-import json
 import re
 import shutil
 import tomllib
@@ -16,7 +15,6 @@ import torch
 import transformers
 from hub_server import HubServer
 from playwright.sync_api import Locator, Page, expect
-from safetensors.torch import save
 from tiny import fill
 
 from vit import load_checkpoint
@@ -74,13 +72,6 @@ def kept(url: str, places: Places) -> str:
     return manage.add(files, "tiny", places.shelf).name
 
 
-def headless() -> bytes:
-    """A single timm file of a width that does not determine the number of heads."""
-    size = dict(img_size=32, patch_size=8, embed_dim=64, depth=1, num_heads=4, num_classes=3)
-    model = fill(timm.create_model("vit_base_patch16_224", **size))
-    return save({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
-
-
 def add(page: Page, files: dict[str, bytes]) -> None:
     upload(page, files)
     page.get_by_role("button", name="Add", exact=True).dblclick()  # clicks again without waiting
@@ -131,19 +122,6 @@ def test_uploaded_model_is_listed_and_opens_with_one_click(page: Page, url: str,
 
 
 @pytest.mark.exhaustive
-def test_unspecified_number_of_heads_is_asked_for(page: Page, url: str) -> None:
-    page.goto(f"{url}/checkpoints")
-    add(page, {"theirs.safetensors": headless()})
-    expect(row(page, "theirs")).to_contain_text("Heads unknown")
-    page.get_by_role("link", name="Open in Explore").click()
-    choose(page, "Attention heads", "4")
-    expect_map(page, heads=4)
-    expect(page).to_have_url(re.compile("heads=4"))
-    page.reload()
-    expect_map(page, heads=4)
-
-
-@pytest.mark.exhaustive
 def test_converted_checkpoint_downloads_and_opens_in_other_libraries(
     page: Page, url: str, places: Places, kept: str, tmp_path: Path
 ) -> None:
@@ -178,53 +156,6 @@ def test_model_is_downloaded_by_name_with_a_progress_bar(page: Page, url: str, p
     expect(bar).not_to_be_attached()
     page.get_by_role("link", name="Open in Explore").click()
     expect_map(page, heads=4)
-
-
-@pytest.mark.exhaustive
-def test_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Places, kept: str) -> None:
-    page.goto(f"{url}/checkpoints?name={kept}")
-    page.get_by_role("button", name="Rename").click()
-    page.get_by_role("textbox", name="New name").fill("better")
-    page.get_by_role("textbox", name="New name").press("Enter")
-    page.get_by_test_id("stPopoverBody").get_by_role("button", name="Rename").dblclick()
-    expect(row(page, "better")).to_be_attached()
-    expect(row(page, kept)).not_to_be_attached()
-    expect(page).to_have_url(re.compile("name=better"))
-    expect(page.get_by_test_id("stAlert")).not_to_be_attached()
-
-    page.get_by_role("button", name="Delete", exact=True).click()
-    dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("better is deleted for good")
-    dialog.get_by_role("button", name="Delete").dblclick()
-    expect(page.get_by_text("There is no checkpoint yet.")).to_be_visible()
-    expect(row(page, "better")).not_to_be_attached()
-    expect(page.get_by_test_id("stAlert")).to_have_count(1)  # and no error about a missing checkpoint
-    expect(dialog).not_to_be_attached()
-    assert not list(places.shelf.iterdir())
-
-
-@pytest.mark.exhaustive
-def test_impossible_file_is_refused_at_its_uploader_and_leaves_nothing(page: Page, url: str, places: Places) -> None:
-    header = json.dumps({"cls_token": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
-    page.goto(f"{url}/checkpoints")
-    add(page, {"evil.safetensors": len(header).to_bytes(8, "little") + header})
-    alert = page.get_by_test_id("stAlert").filter(has_text="evil.safetensors")
-    expect(alert).to_have_count(1)
-    expect(alert).to_have_text("evil.safetensors is not a valid safetensors file. Download or save it again.")
-    assert alert.bounding_box()["y"] > page.get_by_role("button", name="Add", exact=True).bounding_box()["y"]
-    assert not places.shelf.exists() or not list(places.shelf.iterdir())
-
-
-@pytest.mark.exhaustive
-def test_larger_input_has_more_patches_and_a_link(page: Page, url: str, kept: str) -> None:
-    page.goto(f"{url}/?checkpoint={kept}")
-    expect_map(page, tokens=17)
-    open_model(page)
-    choose(page, "Input size", re.compile("64 px"))
-    expect_map(page, tokens=65)
-    expect(page).to_have_url(re.compile("size=64"))
-    page.reload()
-    expect_map(page, tokens=65)
 
 
 @pytest.mark.exhaustive

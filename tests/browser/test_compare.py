@@ -175,30 +175,6 @@ def test_patch_is_matched_in_the_other_picture(open_page: Callable[[str], Page],
 
 
 @pytest.mark.exhaustive
-def test_contact_sheet_leads_to_the_explorer(page: Page, url: str) -> None:
-    page.goto(f"{url}/compare?mode=many")
-    asks, open_in_explore = page.get_by_role("button", name="Look at 8 pictures"), page.get_by_text("Open in Explore")
-    expect(asks.or_(open_in_explore).first).to_be_visible()
-    if asks.is_visible():  # a busy machine
-        asks.click()
-    expect(open_in_explore).to_have_count(len(samples.SAMPLES))
-    page.get_by_text("Measure faithfulness").click()
-    expect(page.get_by_text(re.compile(r"^faithful|\nfaithful|faithful −?0\.\d\d: "))).to_have_count(
-        len(samples.SAMPLES)
-    )
-    page.get_by_role("radio", name="Faithfulness", exact=True).or_(
-        page.get_by_role("button", name="Faithfulness", exact=True)
-    ).first.click()
-    expect(page).to_have_url(re.compile("m_sort=faithfulness"))
-    page.get_by_text("Open in Explore").first.click()
-    expect(page).to_have_url(re.compile(r"\?(?=.*sample=\w+)(?=.*checkpoint=cifar10)"))
-    expect(page.locator("canvas.over")).to_be_visible()
-    page.go_back()
-    expect(page).to_have_url(re.compile("/compare.*m_sort=faithfulness"))
-    expect(page.get_by_text("Open in Explore")).to_have_count(len(samples.SAMPLES))
-
-
-@pytest.mark.exhaustive
 def test_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) -> None:
     page.goto(f"{url}/compare?mode=many&m_from=upload")
     upload(page, {"mine.png": encode_image(Image.linear_gradient("L").convert("RGB"))})

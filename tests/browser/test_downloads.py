@@ -107,23 +107,6 @@ def test_numbers_blocks_page_and_code_are_of_the_displayed_view(app: App, tmp_pa
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("pinned", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-def test_map_of_a_class_downloads_as_displayed(app: App, tmp_path: Path, pinned: bool) -> None:
-    app.open("?sample=cat&view=relevance" + (f"&token={TOKEN}&pinned=1" if pinned else ""))
-    app.page.wait_for_function(f"() => {FIND}?.map?.relevanceKey")
-    shown, said = app.evaluate("[...viewer.map.relevance]"), app.page.locator(".sentence").first.inner_text()
-    values, told = numbers(app)
-    assert np.allclose(values, shown[1:], atol=0.002)
-    assert told["view"]["target"]["label"] == "cat" and told["view"].get("query") == (TOKEN if pinned else None)
-    assert told["unit"] == "share"
-    file = html(app, tmp_path)
-    app.page.goto(file)
-    expect(app.page.locator(".sentence")).to_have_text(said)
-    assert np.allclose(app.evaluate("[...viewer.map.relevance]"), shown, atol=1e-5)
-    app.foreign.clear()  # the file itself
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["relevance", "gradcam"])
 def test_page_saved_while_attention_is_shown_has_the_map_of_the_class(app: App, tmp_path: Path, method: str) -> None:
     link = f"?sample=cat&method={method}"
@@ -195,13 +178,6 @@ def test_video_is_shown_by_frame_and_class_maps_are_downloaded_for_all(app: App)
     assert len(shown) == 6
     for found, truth in zip(shown, pictures(encode(film, "MP4")), strict=True):
         assert np.abs(found - truth).mean() < 1
-
-
-def test_unreadable_video_is_one_sentence(app: App) -> None:
-    app.open()
-    upload(app.page, {"clip.mp4": turned_video(6)[:900]})
-    expect(app.page.get_by_test_id("stAlert")).to_contain_text("This video is damaged")
-    expect(app.page.locator("canvas.over")).to_be_visible()
 
 
 def pictures(data: bytes) -> list[np.ndarray]:

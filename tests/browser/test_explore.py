@@ -2,18 +2,14 @@
 
 import base64
 import io
-import json
 import re
 
-import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-import vit
 from vit.images import samples
 from vit.images.encode import encode_image
-from vit.view.explanation import explain
 
 from .explorer import App
 from .files import photo, upload
@@ -25,16 +21,6 @@ PASTE = """(encoded) => {
   files.items.add(new File([bytes], "pasted.png", { type: "image/png" }));
   document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: files, bubbles: true, cancelable: true }));
 }"""
-
-
-def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
-    app.open()
-    upload(app.page, {"IMG_1234.JPG": photo(600, 900)})
-    app.wait_for_payload("header.picture.height", 900)
-    assert app.size() == [600, 900]
-    app.wait_until_idle()  # Streamlit keeps the old chart until the new one is drawn
-    app.page.get_by_role("button", name="Answer").click()
-    expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%")
 
 
 def test_invitation_is_for_a_picture_that_follows_the_pointer(app: App) -> None:
@@ -68,25 +54,6 @@ def test_pasted_picture_is_explained(app: App) -> None:
     assert app.size() == [333, 222]
 
 
-@pytest.mark.exhaustive
-def test_broken_upload_is_reported_and_keeps_the_page(app: App) -> None:
-    app.open()
-    upload(app.page, {"broken.png": b"\x89PNG not really"})
-    expect(app.page.get_by_test_id("stAlert")).to_be_visible()
-    expect(app.page.locator("canvas.over")).to_be_visible()
-
-
-def test_hovering_changes_the_picture_without_requests(app: App) -> None:
-    app.open()
-    app.page.mouse.move(*app.at(1, 1))
-    app.wait_until_idle()
-    before, asked = app.picture(), app.conversation.runs
-    app.page.mouse.move(*app.at(6, 5))
-    app.wait_until_idle()
-    assert app.picture() != before
-    assert app.conversation.runs == asked
-
-
 def test_sample_pin_and_head_are_restored_from_the_link(app: App) -> None:
     app.open()
     app.sample("Raccoon")
@@ -109,42 +76,6 @@ def test_sample_pin_and_head_are_restored_from_the_link(app: App) -> None:
     assert app.size() == [width, height]
 
 
-def test_downloads_contain_the_displayed_data(app: App) -> None:
-    token, block, head = 1 + 3 * 8 + 4, 2, 1
-    app.open(f"?sample=cat&block={block}&head={head}&token={token}&pinned=1")
-    checkpoint = vit.load_checkpoint("cifar10")
-    picture = vit.decode_image(samples.read("cat"))
-    output = checkpoint.model(checkpoint.preprocess(picture), output_attentions=True)
-    attention = np.stack([a[0].detach().numpy() for a in output.attentions])  # (L, H, N, N)
-
-    archive = np.load(io.BytesIO(app.download("All attention as NPZ")))
-    meta = json.loads(str(archive["meta"]))
-    assert np.abs(archive["attention"] - attention).max() < 1e-3
-    assert np.allclose(archive["heatmap"].ravel(), attention[block, head, token, 1:], atol=1e-6)
-    assert meta["labels"] == list(checkpoint.labels) and meta["checkpoint"]["sha256"] == checkpoint.hash
-    grid = Image.open(io.BytesIO(app.download("All heads as PNG")))
-    assert grid.width >= attention.shape[1] * 96 and grid.height >= attention.shape[0] * 96
-
-
-@pytest.mark.exhaustive
-def test_larger_input_supports_hovering_with_queries_and_keys(app: App) -> None:
-    app.open()
-    app.open_model()
-    app.page.get_by_role("combobox", name=re.compile("Input size")).click()
-    app.page.get_by_role("option", name=re.compile("^128 px")).click()
-    app.wait_for_payload("tokens", 1025)
-    checkpoint = vit.load_checkpoint("cifar10")
-    record = explain(checkpoint, samples.read("cat"), (128, 128)).record
-    app.page.mouse.move(*app.at(20, 9))
-    app.wait_until_idle()
-    token = app.evaluate("viewer.engine.token")
-    assert token == 1 + 20 * 32 + 9
-    fill = "viewer.payload.fill(3, 2, viewer.engine.token, 'from', row, 0)"
-    row = np.array(app.evaluate(f"(() => {{ const row = new Float32Array(1025); {fill}; return [...row]; }})()"))
-    expected = record.rows(3, [token])[2, 0].numpy()
-    assert np.abs(row - expected).max() < 0.01 * expected.max()
-
-
 @pytest.mark.exhaustive
 def test_two_downloads_in_a_row_both_arrive(app: App) -> None:
     app.open("?size=128&view=rollout&token=631&pinned=1")
@@ -153,17 +84,6 @@ def test_two_downloads_in_a_row_both_arrive(app: App) -> None:
         assert Image.open(io.BytesIO(app.download("Picture as PNG"))).width > 100
         app.page.keyboard.press("Escape")
         assert Image.open(io.BytesIO(app.download("All heads as PNG"))).width > 100
-
-
-def test_pinned_class_token_is_restored_from_the_link(app: App) -> None:
-    app.open()
-    app.page.get_by_role("button", name=re.compile("Class token")).click()
-    app.wait_until_idle()
-    assert app.evaluate("viewer.selection.pinned")
-    app.page.reload()
-    expect(app.page.locator("canvas.over")).to_be_visible()
-    app.wait_until_idle()
-    assert app.evaluate("viewer.selection.pinned") and app.evaluate("viewer.selection.token") == 0
 
 
 def test_escape_unpins_wherever_the_focus_is(app: App) -> None:

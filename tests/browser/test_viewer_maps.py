@@ -35,19 +35,6 @@ def test_displayed_weight_is_exact(open_viewer):
     assert abs(int(re.search(r"(\d+)(st|nd|rd|th)", reading.inner_text())[1]) - rank) <= 1
 
 
-def test_heads_and_blocks_are_fused(open_viewer):
-    viewer = open_viewer("case=small&block=max&head=min")
-    viewer.expect_sentence("Max of blocks, min of heads: attention from the class token.")
-    record = synthetic.record(*SMALL[0])
-    truth = np.max([record.rows(block, [0])[:, 0].min(0).values.numpy() for block in range(3)], 0)
-    values = viewer.evaluate("[...viewer.engine.values.subarray(0, viewer.payload.tokens)]")
-    np.testing.assert_allclose(values, truth, atol=2e-3)
-    viewer.open_display()
-    viewer.page.get_by_label("How to combine heads").select_option("max")
-    viewer.expect_sentence("Max of all blocks and heads: attention from the class token.")
-    viewer.expect_selection("block=max", "head=max")
-
-
 @pytest.mark.parametrize("direction", ["from", "to"])
 def test_maps_equal_the_records_numbers(open_viewer, direction):
     viewer = open_viewer()
@@ -66,23 +53,6 @@ def test_queries_and_keys_give_the_records_numbers(open_viewer, direction):
     for block, head, token in [(0, 0, 0), (1, 1, 5), (1, 0, 288)]:
         of = record.rows(block, [token])[head, 0] if direction == "from" else record.columns(block, [token])[head, :, 0]
         np.testing.assert_allclose(viewer.row(block, head, token, direction), of, rtol=0.02, atol=1e-6)
-
-
-@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
-@pytest.mark.parametrize("direction", ["from", "to"])
-def test_rollout_equals_the_records(open_viewer, direction, fusion):
-    viewer = open_viewer("case=small")
-    record = synthetic.record(*SMALL[0])
-    code = """(() => {
-      const out = new Float32Array(viewer.payload.tokens);
-      viewer.payload.rollout(args[0], args[1], args[2], out);
-      return [...out];
-    })()"""
-    for residual, discard in ((0.5, 0.0), (0.2, 0.0), (0.5, 0.35), (0.3, 0.9)):
-        for token in (0, 12):
-            settings = {"residual": residual, "fusion": fusion, "discard": discard}
-            truth = record.rollout(token, direction=direction, **settings)
-            np.testing.assert_allclose(viewer.evaluate(code, token, direction, settings), truth, atol=2e-3)
 
 
 def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewer):
@@ -108,16 +78,6 @@ def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewe
         synthetic.record(*SMALL[0]).rollout(0, 0.3, "from", "max"),
         atol=2e-3,
     )
-
-
-def test_rollout_settings_of_a_large_model_are_computed_in_python(open_viewer):
-    viewer = open_viewer("case=small-qk&view=rollout&token=59&pinned=1")
-    viewer.page.get_by_text("Display", exact=True).click()
-    viewer.page.get_by_label("Discarded share").fill("0.5")
-    viewer.expect_selection("discard=0.5")
-    expect(viewer.page.locator(".note")).to_be_hidden()
-    truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59, discard=0.5)
-    np.testing.assert_allclose(viewer.evaluate("[...viewer.map.rollout]"), truth, rtol=1e-4, atol=1e-7)
 
 
 def test_relevance_starts_at_the_selected_block(open_viewer):
@@ -181,20 +141,6 @@ def test_rollout_of_a_large_model_is_computed_in_python(open_viewer):
     expect(viewer.page.locator(".note")).to_be_hidden()
     truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59)
     np.testing.assert_allclose(viewer.evaluate("[...viewer.map.rollout]"), truth, rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize(("token", "direction"), [(-1, "from"), (0, "from"), (12, "from"), (12, "to")])
-def test_chain_equals_its_full_product(open_viewer, token, direction):
-    viewer = open_viewer(f"case=small&method=chain&view=relevance&direction={direction}")
-    matrices, start = synthetic.chain(synthetic.record(*SMALL[0]))
-    code = """(() => {
-      const out = new Float32Array(viewer.payload.tokens);
-      globalThis.__vitPayloads.get(viewer.state.method.chain).decoded.trace(args[0], args[1], 0, out);
-      return [...out];
-    })()"""
-    row = start if token < 0 else torch.eye(len(start))[token]
-    found = viewer.evaluate(code, token, direction)
-    np.testing.assert_allclose(found, synthetic.traced(matrices, row, direction), rtol=0.005, atol=1e-6)
 
 
 def test_class_map_follows_the_pointer_without_the_server(open_viewer):

@@ -2,12 +2,10 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
 import pytest
@@ -128,22 +126,6 @@ def test_pytorch_weights_are_used_if_there_are_no_others(
     with torch.inference_mode():
         assert torch.allclose(checkpoint.model(images()).logits, theirs(images()).logits, rtol=1e-5, atol=1e-5)
     assert "preprocess" in checkpoint.assumed
-
-
-def test_code_in_the_weights_of_a_repository_is_not_run(
-    server: HubServer, files: dict[str, bytes], tmp_path: Path
-) -> None:
-    class Evil:
-        def __reduce__(self) -> Any:
-            return os.mkdir, (str(tmp_path / "evil"),)
-
-    torch.save({"weight": Evil()}, tmp_path / "weights")
-    server.publish(
-        "eve/evil", {"config.json": files["config.json"], "pytorch_model.bin": (tmp_path / "weights").read_bytes()}
-    )
-    with pytest.raises(InvalidCheckpoint, match="holds code"):
-        vit.load_checkpoint("eve/evil")
-    assert not (tmp_path / "evil").exists()
 
 
 def test_moved_repository_is_found_under_its_old_name(server: HubServer, published: str) -> None:

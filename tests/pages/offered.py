@@ -38,11 +38,3 @@ def payload_of(page: AppTest, key: str) -> bytes:
 def payload(page: AppTest, key: str = "feeder") -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header and the arrays of the payload that the feeder of this key offers."""
     return unpack(payload_of(page, key))
-
-
-def request_all_masks(page: AppTest) -> None:
-    """Request masks like a browser, until there are no more."""
-    while (offer := json.loads(page.get_by_key("masks feeder").proto.json))["more"]:
-        page.session_state["Explore"].more_masks = offer["name"]
-        page.run()
-        assert not page.exception

