@@ -275,7 +275,7 @@ def test_trials_of_a_search_count_as_one_run_of_a_person(root: Path, search: str
                 assert not full
             except InvalidConfig:
                 assert full
-        with pytest.raises(InvalidConfig, match="start these 3 later"):
+        with pytest.raises(InvalidConfig, match="fewer than these 3"):
             check_room(root, registry.list_runs(), "", Limits(3, 0), 3)
 
 
