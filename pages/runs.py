@@ -115,8 +115,11 @@ def list_all() -> None:
             state.ticked = [runs[row].id for row in rows if row < len(runs)]
             address.change(RunsLink, runs=tuple(state.ticked))
 
+        drawn_settings = search_panel.drawn(linked_search(), runs) if linked_search() else []
+        listed = summary(runs, drawn_settings)
+        numbers = [title for title in map(setting_names.title, drawn_settings) if listed[title].dtype.kind in "if"]
         st.dataframe(
-            summary(runs, search_panel.drawn(linked_search(), runs) if linked_search() else []),
+            listed,
             key=key,
             hide_index=True,
             height=38 + 35 * min(max(len(runs), 1), ROWS),
@@ -141,7 +144,8 @@ def list_all() -> None:
                 "Data": st.column_config.TextColumn(width=72),
                 "Device": st.column_config.TextColumn(width=62),
                 "Started": st.column_config.DatetimeColumn(format="D MMM, HH:mm", width=104),
-            },
+            }
+            | {title: st.column_config.NumberColumn(format="%.3g") for title in numbers},
             alt="All runs",
         )
         if outline(every) != drawn:

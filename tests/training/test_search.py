@@ -190,10 +190,10 @@ def test_trainer_ends_a_trial_that_is_behind_which_can_be_resumed(root: Path) ->
     write_trial(search, 0, [1.0, 1.0])
     run = write_trial(search, 1, [], outcome="")
     (run / "metrics.jsonl").unlink()
-    train(tiny(epochs=4), run, resume=True)
+    train(tiny(epochs=3, limit=16), run, resume=True)
     assert registry.find_run(run.name).status == "pruned"
     assert "after 2 epochs is not among the best 1/2" in registry.find_run(run.name).reason
-    train(tiny(epochs=4), run, resume=True)  # compared at each epoch once
+    train(tiny(epochs=3, limit=16), run, resume=True)  # compared at each epoch once
     assert registry.find_run(run.name).status == "finished"
 
 
@@ -275,7 +275,7 @@ def test_trials_of_a_search_count_as_one_run_of_a_person(root: Path, search: str
                 assert not full
             except InvalidConfig:
                 assert full
-        with pytest.raises(InvalidConfig, match="start these 3 later"):
+        with pytest.raises(InvalidConfig, match="fewer than these 3"):
             check_room(root, registry.list_runs(), "", Limits(3, 0), 3)
 
 

@@ -67,21 +67,11 @@ def _stop_or_resume(run: registry.Run) -> None:
 
 
 def stop_all(chosen: Sequence[registry.Run]) -> None:
-    """Draw one button that stops several runs.
-
-    Waiting runs are stopped first, so that none of them starts when a running one ends.
-    """
-    active = [
-        run.id for run in chosen if run.alive and not run.loop and run.status not in ("waiting", "stopping", "ending")
-    ]
-    waiting = [run.id for run in chosen if run.status == "waiting"]
-
-    def stop() -> None:
-        for run_id in waiting + active:
-            control.stop(run_id)
-
-    if access.may_train() and len(waiting + active) > 1:
-        st.button(f"Stop these {len(waiting + active)}", key="stop all", on_click=act, args=("They stop.", stop))
+    """Draw one button that stops several runs."""
+    active = sum(map(control.can_stop, chosen))
+    if access.may_train() and active > 1:
+        done = ("They stop.", control.stop_all, chosen)
+        st.button(f"Stop these {active}", key="stop all", on_click=act, args=done)
 
 
 def _queue(run: registry.Run) -> None:

@@ -171,6 +171,8 @@ def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
         )
     elif plan.trials > 1:
         sentences.append("None ends early.")
+    if plan.on == HERE and plan.devices == (ANY_GPU,):
+        sentences.append("Each trial takes the next free GPU.")
     if measured:
         low, high = (
             format_duration(measured.seconds_per_epoch * plan.trials * each)

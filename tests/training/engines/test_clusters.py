@@ -4,6 +4,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from vit.training.engines import clusters, contract
 from vit.training.engines.contract import Request, RequestRejected, Unreachable, next_handle
 from vit.training.engines.ray_job import ProcessPlacement, torchrun_variables
 from vit.training.engines.slurm_script import batch_script
+from vit.training.loop.presets import train_config
 from vit.training.runs import control, registry
+from vit.training.runs.queue_file import launch_lock
+from vit.training.search import control as searches
 
 RAY = 'kind = "ray"\nruns = "/shared/runs"\naddress = "http://head:8265"\ntoken_file = "/etc/token"\n'
 
@@ -104,6 +108,24 @@ def test_data_invisible_to_the_machines_is_refused(lab: Fake, tmp_path: Path) ->
     file.write_text(file.read_text().replace("[clusters.lab.limits]", 'data = ["/shared/data"]\n[clusters.lab.limits]'))
     with pytest.raises(InvalidConfig, match="the machines of lab see /shared/data, and /home/me is in none of these"):
         control.launch(tiny(data="folder:/home/me"), on="lab")
+
+
+def test_copy_of_a_checkpoint_keeps_no_other_launch_waiting(lab: Fake) -> None:
+    root = lab.jobs.parent
+    config = train_config(data="shapes", init_from="cifar10")
+    with lab.unreachable(), ThreadPoolExecutor(1) as pool:
+        with launch_lock(root):
+            launched = pool.submit(control.launch, config, on="lab")
+            until(lambda: list(root.glob("*/start/cifar10/config.json")), "the copy")
+        with pytest.raises(Unreachable):
+            launched.result()
+    assert not list(root.glob("*/start"))
+
+
+def test_search_with_more_trials_than_runs_of_a_person_is_refused(lab: Fake) -> None:
+    with pytest.raises(InvalidConfig, match="You have 0 runs waiting or running, and 1 are allowed"):
+        searches.start(config=tiny(), space={"lr": "1e-4:1e-2"}, trials=2, on="lab")
+    assert registry.list_runs() == searches.list_searches() == []
 
 
 @pytest.mark.exhaustive

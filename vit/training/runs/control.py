@@ -21,7 +21,8 @@ process (`vit.training.runs.supervisor`), so training needs neither page, browse
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -198,6 +199,18 @@ def stop(run_id: str) -> None:
     run = _active_run(run_id)
     _engine_and_root(run.on)[0].request_stop(run.folder)
     watch.forget()
+
+
+def can_stop(run: Run) -> bool:
+    """Whether a run is alive, has a supervisor that receives requests, and is not ending already."""
+    return run.alive and not run.loop and run.status not in ("stopping", "ending")
+
+
+def stop_all(runs: Iterable[Run]) -> None:
+    """Stop several runs, waiting ones first, so that none of them starts when a running one ends."""
+    for run in sorted(filter(can_stop, runs), key=lambda run: run.status != "waiting"):
+        with suppress(InvalidRun):  # it has just ended
+            stop(run.id)
 
 
 def kill(run_id: str) -> None:

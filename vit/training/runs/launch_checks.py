@@ -149,10 +149,8 @@ def check_room(
     mine = len({run.id if search is None else run.search or run.id for run in active} - {search})
     new = 1 if search else new
     if limits.runs_per_person is not None and mine + new > limits.runs_per_person:
-        raise InvalidConfig(
-            f"You have {mine} runs waiting or running, and {limits.runs_per_person} are allowed. "
-            f"Stop one, or start {'this one' if new == 1 else f'these {new}'} later."
-        )
+        do = "Stop one, or start this one later." if new == 1 else f"Start fewer than these {new}, or start them later."
+        raise InvalidConfig(f"You have {mine} runs waiting or running, and {limits.runs_per_person} are allowed. {do}")
     free = shutil.disk_usage(root).free
     if free < limits.free_bytes:
         raise InvalidConfig(

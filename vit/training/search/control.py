@@ -102,13 +102,10 @@ def stop(search_id: str) -> None:
     Raises:
         InvalidRun: none is alive.
     """
-    active = [run for run in find_search(search_id).trials().values() if run.alive]
-    if not active:
+    trials = find_search(search_id).trials().values()
+    if not any(run.alive for run in trials):
         raise InvalidRun("No trial of this search is waiting or running.")
-    # Waiting ones first, or one of them would start when a running one ends.
-    for run in sorted(active, key=lambda run: run.status != "waiting"):
-        if run.status not in ("stopping", "ending"):
-            runs_control.stop(run.id)
+    runs_control.stop_all(trials)
 
 
 def resume(search_id: str, trials: int | None = None, limits: Limits | None = None) -> Search:
