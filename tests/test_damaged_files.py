@@ -247,7 +247,7 @@ def write_run_folder(root: Path) -> Path:
     run.mkdir()
     (run / "config.json").write_text(tiny().model_dump_json())
     about = {"name": "a", "notes": "n", "owner": "o", "search": "", "created": 1.0, "devices": ["cpu"], "nonce": "x"}
-    run_folder.write_json(run / "about.json", about | {"nodes": 1, "minutes": 5})
+    run_folder.write_json(run / "about.json", about | {"nodes": 1, "minutes": 5, "share": False})
     run_folder.write_json(run / "environment.json", {"format": 2, "attempt": 0, "torch": "2"})
     run_folder.write_json(run / "outcome.json", {"outcome": "stopped", "reason": "why", "t": 1.0})
     run_folder.write_json(run / run_folder.PRUNED, {"reason": "late"})

@@ -173,13 +173,17 @@ def test_folder_is_trained_by_only_one_process(running: registry.Run) -> None:
 
 
 @pytest.mark.exhaustive
-def test_users_mistake_is_the_reason(running: registry.Run, tmp_path: Path) -> None:
-    run = control.launch(tiny(data=f"folder:{tmp_path / 'nowhere'}"))
-    assert run.status == "waiting"
-    control.stop(running.id)
-    run = wait_until_ended(run)
+def test_shared_device_is_not_waited_for_and_a_users_mistake_is_the_reason(
+    running: registry.Run, tmp_path: Path
+) -> None:
+    wrong = tiny(data=f"folder:{tmp_path / 'nowhere'}")
+    assert control.launch(wrong).status == "waiting"
+    run = wait_until_ended(control.launch(wrong, share=True))
     assert run.status == "failed"
     assert run.reason.startswith("There is no folder") and "Traceback" not in run.reason
+    assert status(running) in TRAINS
+    (waiting,) = registry.queue()
+    control.kill(waiting.id)
 
 
 def test_run_whose_supervisor_was_killed_trains_and_can_be_stopped(running: registry.Run) -> None:
@@ -213,10 +217,8 @@ def test_kill_keeps_the_last_state(running: registry.Run) -> None:
 
 @pytest.mark.exhaustive
 def test_two_processes_train_one_run_and_stop_together() -> None:
-    for run in registry.list_runs():  # the orphan of the tests above, if the tests that end it are not selected
-        if run.alive:
-            control.kill(run.id)
-    run = wait_for_first_steps(control.launch(endless(), devices=("cpu", "cpu")))
+    # Shared, because the orphan of the tests above trains on if the tests that end it are not selected.
+    run = wait_for_first_steps(control.launch(endless(), devices=("cpu", "cpu"), share=True))
     assert json.loads((run.folder / "environment.json").read_text())["devices"] == 2
     assert sum("torch.distributed.run" in command_of(pid) for pid in trainers(run)) == 1
     control.stop(run.id)

@@ -12,7 +12,7 @@ from pages.server import access
 from pages.shared.escape import plain, with_code
 from pages.training import run_records
 from pages.training.limits import limits
-from pages.training.train_form import cost_preview
+from pages.training.train_form import cost_preview, form_state
 from vit.data import catalog
 from vit.training.engines import clusters, watch
 from vit.training.engines.contract import HERE, Capacity, Handle, Request
@@ -28,12 +28,14 @@ class ComputeTarget(NamedTuple):
     Attributes:
         on: this machine, or the name of a cluster.
         devices: one per process of a machine; empty while the selection is invalid.
+        share: do not wait for other runs on these devices.
         nodes: number of machines.
         minutes: time limit of an attempt on a cluster; None for the cluster's own limit.
     """
 
     on: str
     devices: tuple[str, ...]
+    share: bool = False
     nodes: int = 1
     minutes: int | None = None
 
@@ -63,6 +65,7 @@ def launch_runs(
         devices=target.devices,
         nodes=target.nodes,
         minutes=target.minutes,
+        share=target.share,
         owner=access.visitor(),
         search=search,
         limits=limits(),
@@ -192,7 +195,7 @@ def _lacking(target: ComputeTarget, capacity: Capacity, cpus: int) -> str:
 
 
 def pick_here() -> ComputeTarget:
-    """Draw the controls for devices of this machine."""
+    """Draw the controls for devices of this machine, and for sharing them with other runs."""
     devices = list_devices()
     used_by = {name: run for run in list_runs() if run.alive and run.on == HERE for name in run.devices}
     titles = {device.name: "CPU" if device.name == "cpu" else device.title for device in devices}
@@ -230,6 +233,15 @@ def pick_here() -> ComputeTarget:
         selected = tuple(st.multiselect("GPUs", gpus, default=gpus, key="gpus", persist_state="session"))
         if not selected:
             st.error("Choose at least one GPU.")
-    if busy := [used_by[name] for name in selected if name in used_by]:
+    share = form_state.shares()
+    busy = [used_by[name] for name in selected if name in used_by]
+    if busy or share:
+        share = st.toggle(
+            "Share it with the runs that use it",
+            key="share",
+            help="Both then take longer, and may run out of memory.",
+            persist_state="session",
+        )
+    if busy and not share:
         st.caption(f"{plain(busy[0].name)} uses it: this run waits in the queue and starts automatically.")
-    return ComputeTarget(HERE, selected)
+    return ComputeTarget(HERE, selected, share)

@@ -80,6 +80,11 @@ def restrict(part: str, options: Collection[str | None]) -> None:
         show(part, next(iter(options)))
 
 
+def shares() -> bool:
+    """Whether runs share devices, even if the toggle is not drawn in every run."""
+    return bool(st.session_state.get("share"))
+
+
 def control_value(name: str) -> Any:
     """Return the value of a control, in its callback."""
     return st.session_state[key(name)]

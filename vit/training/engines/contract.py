@@ -62,11 +62,13 @@ class Request(NamedTuple):
 
     Attributes:
         devices: one for each process of a node: "cpu", "gpu" for any GPU, on this machine also "cuda:0" and so on.
+        share: run at once, next to the runs that hold the devices; on this machine only.
         nodes: number of nodes.
         minutes: time limit; None for the engine's own limit.
     """
 
     devices: tuple[str, ...] = ("cpu",)
+    share: bool = False
     nodes: int = 1
     minutes: int | None = None
 
@@ -222,7 +224,7 @@ def read_request(folder: Path) -> Request:
     """
     stated = read_json(folder / HANDLE).get("request")
     if isinstance(stated, dict):
-        for name in ("workers", "dry_run", "share"):  # of earlier versions, whose waiting jobs are still to run
+        for name in ("workers", "dry_run"):  # of earlier versions, whose waiting jobs are still to run
             stated.pop(name, None)
     request = as_tuple(Request, stated, HANDLE)
     if not request.devices:

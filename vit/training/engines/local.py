@@ -46,7 +46,7 @@ class Local(Engine):
             for first in range(0, len(folders), _FORKED):
                 _start_supervisors(folders[first : first + _FORKED])
             # Runs enter the queue here, not in their supervisors, so that they start in the order of their launches.
-            for folder in folders:
+            for folder in () if request.share else folders:
                 assign_or_queue(folder.parent, queue, folder.name, request.devices, gpu_names)
 
     def status(self, handle: Handle) -> JobStatus:

@@ -96,6 +96,7 @@ def launch_all(
     devices: Sequence[str] = ("cpu",),
     nodes: int = 1,
     minutes: int | None = None,
+    share: bool = False,
     owner: str = "",
     search: str = "",
     halving: Halving | None = None,
@@ -109,6 +110,7 @@ def launch_all(
             processes. On a cluster "cpu" or `ANY_GPU`, once for each process.
         nodes: machines of the cluster.
         minutes: time limit of an attempt on the cluster; None for the cluster's own limit.
+        share: do not wait for other runs on these devices.
         search: id that the trials of a search share, or runs that are started together.
         halving: when a trial ends itself if it is behind the others; None to train it to its end.
 
@@ -120,7 +122,7 @@ def launch_all(
         UserError: this system does not support locks.
     """
     check_locks()
-    request = Request(tuple(devices), nodes, minutes)
+    request = Request(tuple(devices), share, nodes, minutes)
     engine, root = _engine_and_root(on)
     every_checked = [validated(run.config, request, on, limits or Limits()) for run in runs]
     about = {
@@ -130,6 +132,7 @@ def launch_all(
         "devices": list(devices),
         "nodes": nodes,
         "minutes": minutes,
+        "share": share,
     }
     folders: dict[Path, ValidatedRun] = {}
     try:
@@ -252,7 +255,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     before = read_document(run.folder / "config.json")
     setting = str(before.get("device", "auto"))
     assigned = tuple(devices or run.devices)
-    request = Request(assigned or devices_of_setting(setting), run.nodes, run.minutes)
+    request = Request(assigned or devices_of_setting(setting), run.share, run.nodes, run.minutes)
     kind = check_request(request, run.on)
     # "auto" may be a device that no list names, such as Apple's GPU, so it is kept.
     changed = before | ({"device": kind} if assigned or setting != "auto" else {})

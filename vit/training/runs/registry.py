@@ -96,6 +96,7 @@ class Run:
     evaluated: float | None = None
     step: int = 0
     loop: str = ""
+    share: bool = field(default=False, repr=False)
     nonce: str = field(default="", repr=False)
 
     @property
@@ -264,6 +265,7 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         evaluated=_evaluation_status(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
         step=pulse["step"] if is_whole(pulse.get("step")) else 0,
         loop=loop,
+        share=about.get("share") is True,
         nonce=text("nonce", MAX_REASON),
     )
 

@@ -23,6 +23,8 @@ def assign_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str
     Returns:
         the assigned devices, with "gpu" resolved; None while the run has to wait.
     """
+    if read_json(folder / "about.json").get("share") is True:
+        return _resolve_devices(_devices(folder), {}, gpus)
     with open_queue(folder.parent) as queue:
         return assign_or_queue(folder.parent, queue, folder.name, _devices(folder), gpus)
 
