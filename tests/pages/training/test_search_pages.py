@@ -1,5 +1,6 @@
 """A search on page Train, and its trials on page Runs, without a browser."""
 
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -273,6 +274,15 @@ def test_form_of_another_search_has_its_own_number(root: Path) -> None:
     page.run()
     (box,) = (one for one in page.number_input if one.label == "Total trials")
     assert (box.min, box.value) == (5, 5)
+
+
+def test_search_of_an_earlier_version_with_more_trials_than_are_started_now_is_continued(root: Path) -> None:
+    search = write_search(root)
+    plan = json.loads((search / "search.json").read_text())
+    (search / "search.json").write_text(json.dumps(plan | {"trials": 500}))
+    write_trial(search, 0, [0.5], "stopped")
+    page = show(search=search.name)
+    assert not page.exception and page.number_input(key=f"search trials {search.name}").value == 500
 
 
 def test_run_leads_to_all_trials_of_its_search(search: Path) -> None:
