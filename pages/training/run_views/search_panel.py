@@ -97,8 +97,8 @@ def _buttons(search: Search, trials: Sequence[Run]) -> None:
 
         with st.popover("Resume search" if unfinished else "More trials", width="content"):
             proposed = planned if unfinished else min(planned + 10, MOST_TRIALS)
-            least = planned if unfinished else planned + 1
-            st.number_input("Total trials", least, max(MOST_TRIALS, planned), proposed, key=key, disabled=search.plan.grid)
+            least, most = planned if unfinished else planned + 1, max(MOST_TRIALS, planned)
+            st.number_input("Total trials", least, most, proposed, key=key, disabled=search.plan.grid)
             st.button("Continue", key="resume search", type="primary", on_click=resume)
     if not any(run.alive for run in trials):
         with st.popover("Delete", width="content"):
