@@ -37,6 +37,17 @@ def hub_snapshot(repository: str, commit: str) -> Path:
     return hub_cache() / f"models--{repository.replace('/', '--')}" / "snapshots" / commit
 
 
+def name_of_folder(folder: Path) -> str:
+    """Return a folder's name; that of a snapshot in the Hub's cache is owner--name@commit.
+
+    >>> name_of_folder(Path("hub/models--google--vit/snapshots/3f49"))
+    'google--vit@3f49'
+    """
+    if folder.parent.name == "snapshots" and (home := folder.parents[1].name).startswith("models--"):
+        return f"{home.removeprefix('models--')}@{folder.name}"
+    return folder.name
+
+
 def is_hub_link(path: Path) -> bool:
     """Whether a path is a link in the Hub's cache to a file in it; its snapshots consist of such links."""
     if not path.is_symlink():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pages.looking import token_features
 from pages.looking.controls import method_choice
 from vit.explain.methods import METHODS
-from vit.view.map_view import MapView
+from vit.view import map_view as map_views
 
 if TYPE_CHECKING:
     from pages.components import viewer
@@ -25,7 +25,7 @@ def for_export(
     computed: viewer.ComputedMap | None,
     method: viewer.Method | None,
     pictures: Sequence[OpenPicture],
-) -> tuple[Callable[[], MapView] | None, dict[str, Any], dict[str, Any] | None]:
+) -> tuple[Callable[[], map_views.MapView] | None, dict[str, Any], dict[str, Any] | None]:
     """Return the arguments of `downloads.show`.
 
     Args:
@@ -37,7 +37,7 @@ def for_export(
         arguments for the generated code.
     """
     extended = token_features.with_features(example, selection)
-    map_view: Callable[[], MapView] | None = None
+    map_view: Callable[[], map_views.MapView] | None = None
     needed: dict[str, Any] = {"computed": computed, "features": token_features.pack(example, selection, pictures)}
     code: dict[str, Any] | None = None
     if selection.view == "relevance" and choice is not None:
@@ -52,10 +52,10 @@ def for_export(
     return map_view, needed, code
 
 
-def _method_map(example: Example, selection: Selection, choice: MethodChoice) -> MapView:
+def _method_map(example: Example, selection: Selection, choice: MethodChoice) -> map_views.MapView:
     recorded = method_choice.recorded_pass(example, choice.explained_class)
     label, token = method_choice.class_label(example, choice), choice.token(selection)
-    return MapView.of_method(recorded, choice.method, label, token, selection.direction, selection)
+    return map_views.MapView.of_method(recorded, choice.method, label, token, selection.direction, selection)
 
 
 def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:
@@ -65,6 +65,8 @@ def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:
     return code | ({"query": token, "direction": selection.direction} if token is not None else {})
 
 
-def _components_map(example: Example, extended: Example, block: int, pictures: Sequence[OpenPicture]) -> MapView:
+def _components_map(
+    example: Example, extended: Example, block: int, pictures: Sequence[OpenPicture]
+) -> map_views.MapView:
     joint = token_features.basis(example, block, pictures)
-    return MapView.of_components(extended.explanation.record, block, *joint)
+    return map_views.MapView.of_components(extended.explanation.record, block, *joint)

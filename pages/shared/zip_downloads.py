@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from pages.shared import trained_models
 from vit.checkpoints import manage
-from vit.checkpoints.folder import name_of_folder
 from vit.checkpoints.hub import models as hub
+from vit.paths import name_of_folder
 
 
 def link(label: str, name: str, help: str) -> None:

@@ -22,7 +22,7 @@ from .offline import OfflineFile
 from .serving import FIND
 
 ROOT = Path(__file__).parents[2]
-WORDS = json.loads((ROOT / "vit" / "view" / "web" / "lesson" / "words.json").read_text(encoding="utf-8"))
+WORDS = json.loads((ROOT / "vit" / "lesson" / "web" / "words.json").read_text(encoding="utf-8"))
 LAST = 8  # index of the last step
 NAMES = ("Vision Transformer Rollout Softmax Token token MLP GELU patch query key value", "Abnar Zuidema",
          "Page Up Page Down Home End Enter Space Esc", "tiny", "JPEG PNG", "WebAssembly")  # fmt: skip

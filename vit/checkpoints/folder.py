@@ -27,7 +27,7 @@ from vit.checkpoints.checkpoint import (
 from vit.checkpoints.formats.weight_files import MAX_TEXT, is_shard, read_index, weights_among
 from vit.checkpoints.label_files import holds_labels
 from vit.errors import InvalidCheckpoint
-from vit.paths import is_hub_link
+from vit.paths import is_hub_link, name_of_folder
 from vit.untrusted import brief, brief_list
 
 # Parts of a model that DeepSpeed splits: with ZeRO 3, or by tensors.
@@ -190,17 +190,6 @@ def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Chec
         size, most = source.size / 1e6, MAX_WEIGHTS / 1e6
         raise InvalidCheckpoint(f"The weights have {size:,.0f} MB in total; the limit is {most:,.0f} MB.")
     return source
-
-
-def name_of_folder(folder: Path) -> str:
-    """Return a folder's name; that of a snapshot in the Hub's cache is owner--name@commit.
-
-    >>> name_of_folder(Path("hub/models--google--vit/snapshots/3f49"))
-    'google--vit@3f49'
-    """
-    if folder.parent.name == "snapshots" and (home := folder.parents[1].name).startswith("models--"):
-        return f"{home.removeprefix('models--')}@{folder.name}"
-    return folder.name
 
 
 def _only_weights(names: list[str], path: Path) -> str:

@@ -36,13 +36,12 @@ from vit.checkpoints.checkpoint import (
     WEIGHT_NAMES,
     reads_text,
 )
-from vit.checkpoints.folder import name_of_folder
 from vit.checkpoints.formats.json_documents import read_json
 from vit.checkpoints.formats.weight_files import MAX_TEXT, SUFFIXES, read_index
 from vit.checkpoints.hub import download
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.files import remove_folder, replaced, wait_for_lock
-from vit.paths import downloads_folder, hub_cache, hub_snapshot
+from vit.paths import downloads_folder, hub_cache, hub_snapshot, name_of_folder
 from vit.untrusted import Unreadable, brief, brief_list, is_number, read_object
 from vit.web_files import download_file
 
