@@ -216,7 +216,7 @@ def _read(record: Path, name: Name) -> DownloadedCheckpoint:
         requested = {key: when for key, when in asked.items() if is_number(when)} if isinstance(asked, dict) else {}
     beside = any(path.name != _SOURCE and path.suffix != ".partial" for path in record.iterdir())
     folder = record if beside else hub_snapshot(name.repository, name.revision)
-    size = sum(path.stat().st_size for path in folder.iterdir())
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     return DownloadedCheckpoint(name, folder, size, requested)
 
 
