@@ -21,7 +21,7 @@ from vit.explain.names import STATISTICS, display_name, format_statistic
 from vit.explain.record import AttentionRecord
 from vit.images.files.decode import decode_image
 from vit.images.preprocess import Normalise, Preprocess
-from vit.model.cost import count_tokens, pass_seconds
+from vit.model.cost import count_tokens, pass_seconds, products
 from vit.model.transformer import VisionTransformer
 
 CENSUS_PICTURES = 128  # as in the paper
@@ -29,7 +29,7 @@ CENSUS_PICTURES = 128  # as in the paper
 # Tokens per batch. On two cores, the shipped model takes a third of the time per picture in batches of 32 compared with
 # single pictures. The time of ViT-B/16 does not depend on the batch size.
 _BATCH_TOKENS = 2048
-_PASSES = 1.5  # duration of a picture's pass with its statistics, relative to a plain pass
+_PRODUCTS_PER_WEIGHT = 1000  # duration of the statistics of an attention weight [products of a plain pass]
 _BUDGET_BYTES = 1 << 28  # memory for decoded pictures [bytes]; larger datasets are decoded on demand
 
 
@@ -130,7 +130,9 @@ def batch_size(checkpoint: Checkpoint, preprocess: Preprocess) -> int:
 
 def seconds(checkpoint: Checkpoint, preprocess: Preprocess, count: int) -> float:
     """Estimate the duration of statistics over `count` pictures [s]."""
-    return _PASSES * pass_seconds(checkpoint.model, preprocess.size, count)
+    config, size = checkpoint.config, preprocess.size
+    weights = config.depth * config.heads * count_tokens(config, size) ** 2
+    return pass_seconds(checkpoint.model, size, count * (1 + _PRODUCTS_PER_WEIGHT * weights / products(config, size)))
 
 
 def pictures_of(
