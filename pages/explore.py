@@ -157,7 +157,7 @@ def show_viewer(
             first_view.show_waiting()
         return
     with more:
-        map_view, page_map, code = map_exports.for_export(example, selection, choice, computed, method, pictures)
+        server_map, page_map, code = map_exports.for_export(example, selection, choice, computed, method, pictures)
         if of_class:
             page_map["masks"] = faithfulness.packed(example, of_class.target_index)
         page_map["answers"] = answers
@@ -167,7 +167,7 @@ def show_viewer(
             selection,
             checkpoint,
             source,
-            map_view,
+            server_map,
             code,
             **page_map,
         )

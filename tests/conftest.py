@@ -43,6 +43,7 @@ from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
 collect_ignore = ["on_device"]  # a process of its own, which tests/test_on_device.py starts
+collect_ignore_glob = ["*conftest.py"]  # several modules of one name cannot be searched for doctests
 
 KINDS = {
     "browser": "browser",

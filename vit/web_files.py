@@ -18,11 +18,8 @@ def has_hash(file: Path, kind: Literal["md5", "sha256"], digits: str) -> bool:
     if not file.is_file():
         return False
     with file.open("rb") as content:
-        return (
-            hashlib.file_digest(content, lambda: hashlib.new(kind, usedforsecurity=False))
-            .hexdigest()
-            .startswith(digits)
-        )
+        digest = hashlib.file_digest(content, lambda: hashlib.new(kind, usedforsecurity=False))
+    return digest.hexdigest().startswith(digits)
 
 
 def download_file(

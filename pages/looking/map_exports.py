@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pages.looking import token_features
 from pages.looking.controls import method_choice
 from vit.explain.methods import METHODS
-from vit.view import map_view as map_views
+from vit.view import map_view
 
 if TYPE_CHECKING:
     from pages.components import viewer
@@ -25,7 +25,7 @@ def for_export(
     computed: viewer.ComputedMap | None,
     method: viewer.Method | None,
     pictures: Sequence[OpenPicture],
-) -> tuple[Callable[[], map_views.MapView] | None, dict[str, Any], dict[str, Any] | None]:
+) -> tuple[Callable[[], map_view.MapView] | None, dict[str, Any], dict[str, Any] | None]:
     """Return the arguments of `downloads.show`.
 
     Args:
@@ -37,25 +37,25 @@ def for_export(
         arguments for the generated code.
     """
     extended = token_features.with_features(example, selection)
-    map_view: Callable[[], map_views.MapView] | None = None
+    server_map: Callable[[], map_view.MapView] | None = None
     needed: dict[str, Any] = {"computed": computed, "features": token_features.pack(example, selection, pictures)}
     code: dict[str, Any] | None = None
     if selection.view == "relevance" and choice is not None:
-        map_view, code = partial(_method_map, extended, selection, choice), _method_code(selection, choice)
+        server_map, code = partial(_method_map, extended, selection, choice), _method_code(selection, choice)
         chain = method_choice.chain(extended, choice.target_index) if method and method["chain"] else None
         needed |= {"method": method, "chain": chain}
     elif choice and computed is None and not example.stored:
         needed["others"] = partial(method_choice.for_saved_page, extended, selection, choice)
     if selection.view == "components" and token_features.readable(example):
-        map_view = partial(_components_map, example, extended, selection.after_block, pictures)
+        server_map = partial(_components_map, example, extended, selection.after_block, pictures)
         code = {"method": "components", "block": selection.after_block}
-    return map_view, needed, code
+    return server_map, needed, code
 
 
-def _method_map(example: Example, selection: Selection, choice: MethodChoice) -> map_views.MapView:
+def _method_map(example: Example, selection: Selection, choice: MethodChoice) -> map_view.MapView:
     recorded = method_choice.recorded_pass(example, choice.explained_class)
     label, token = method_choice.class_label(example, choice), choice.token(selection)
-    return map_views.MapView.of_method(recorded, choice.method, label, token, selection.direction, selection)
+    return map_view.MapView.of_method(recorded, choice.method, label, token, selection.direction, selection)
 
 
 def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:
@@ -67,6 +67,6 @@ def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:
 
 def _components_map(
     example: Example, extended: Example, block: int, pictures: Sequence[OpenPicture]
-) -> map_views.MapView:
+) -> map_view.MapView:
     joint = token_features.basis(example, block, pictures)
-    return map_views.MapView.of_components(extended.explanation.record, block, *joint)
+    return map_view.MapView.of_components(extended.explanation.record, block, *joint)

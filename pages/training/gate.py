@@ -1,10 +1,11 @@
-"""Access check for pages that require permission to train."""
+"""What a visitor may train: the access check of pages Train and Runs, and the limits of runs."""
 
 import streamlit as st
 
 from pages.links import navigation
 from pages.server import access, public
 from pages.shared.escape import plain
+from vit.training.runs.launch_checks import Limits
 
 
 def require_trainer() -> None:
@@ -23,3 +24,8 @@ def require_trainer() -> None:
     open_pages = "Explore, Compare and Checkpoints" if public.is_public() else "Explore and Runs"
     st.caption(f"The pages {open_pages} are open to everybody.")
     st.stop()
+
+
+def limits() -> Limits:
+    """Return the configured limits for the visitor's runs."""
+    return Limits(access.runs_per_person(), access.free_bytes())

@@ -1,9 +1,8 @@
 """Whether a model's answer is sure: its largest logit against a threshold that was measured on pictures. No torch.
 
 The threshold is a fact of a checkpoint, see `vit.training.loop.calibration`. Checkpoints of others have none and claim
-none.
-The largest logit tells things that a model knows from others better than the largest probability does: Hendrycks et al.
-2022, arXiv 1911.11132; docs/measuring.md compares six scores.
+none. The largest logit tells things that a model knows from others better than the largest probability does: Hendrycks
+et al. 2022, arXiv 1911.11132; docs/measuring.md compares six scores.
 """
 
 import math

@@ -18,8 +18,7 @@ from pages.shared.escape import with_code
 from vit.errors import UserError
 from vit.exports import animation, arrays, code_snippet, figures, map_pictures
 from vit.images.files import decode, video
-from vit.view import map_view as map_views
-from vit.view import standalone_page
+from vit.view import map_view, standalone_page
 from vit.view.captions import file_stem, map_stem
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class _View(NamedTuple):
     selection: Selection
     checkpoint: Checkpoint
     source: Source
-    drawn_map: Callable[[], map_views.MapView]
+    drawn_map: Callable[[], map_view.MapView]
     stem: str
 
 
@@ -50,7 +49,7 @@ def show(
     selection: Selection,
     checkpoint: Checkpoint,
     source: Source,
-    map_view: Callable[[], map_views.MapView] | None = None,
+    server_map: Callable[[], map_view.MapView] | None = None,
     code: dict[str, Any] | None = None,
     others: Callable[[], dict[str, Any]] = dict,
     **viewer: Any,
@@ -59,14 +58,14 @@ def show(
 
     Args:
         share: the popover.
-        map_view: returns the displayed map if it belongs to a class or was computed here; None for a map that follows
+        server_map: returns the displayed map if the server computes it; None for one that the browser computes
             from the selection.
         code: arguments of `vit.exports.code_snippet.snippet` for such a map.
         others: returns further arguments of `vit.view.standalone_page.standalone`; called when the page is saved.
         viewer: `computed`, `method`, `chain`, `masks` and `features` of `vit.view.standalone_page.standalone`, as
             passed to the viewer.
     """
-    facts = code or map_views.facts_of(explanation.record, selection)
+    facts = code or map_view.facts_of(explanation.record, selection)
 
     def named(what: str) -> str:
         return file_stem(checkpoint.name, explanation.preprocess.size, what, source.name)
@@ -75,8 +74,8 @@ def show(
     heads_stem = named(_heads_stem(explanation, selection))
 
     @cache
-    def drawn_map() -> map_views.MapView:  # takes seconds for a large model, so it is computed on the first download
-        drawn = map_view() if map_view else map_views.MapView.of(explanation.record, selection, explanation.payload)
+    def drawn_map() -> map_view.MapView:  # takes seconds for a large model, so it is computed on the first download
+        drawn = server_map() if server_map else map_view.MapView.of(explanation.record, selection, explanation.payload)
         return drawn.with_faithfulness(explanation.record, viewer.get("masks"))
 
     view = _View(explanation, selection, checkpoint, source, drawn_map, stem)
@@ -135,7 +134,7 @@ def _share(view: _View, viewer: dict[str, Any], others: Callable[[], dict[str, A
 
 def _heads_stem(explanation: Explanation, selection: Selection) -> str:
     """Name the picture of all heads, which show attention in every view."""
-    facts = map_views.facts_of(explanation.record, replace(selection, view="attention"))
+    facts = map_view.facts_of(explanation.record, replace(selection, view="attention"))
     return f"{map_stem({name: facts[name] for name in ('method', 'query', 'direction')})}-heads"
 
 

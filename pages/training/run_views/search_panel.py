@@ -11,7 +11,7 @@ from pages.server import access
 from pages.shared import datasets
 from pages.shared.escape import plain
 from pages.training import run_records
-from pages.training.limits import limits
+from pages.training.gate import limits
 from pages.training.run_views import compare_runs, run_actions
 from vit.errors import InvalidRun
 from vit.training.runs.registry import Run

@@ -11,7 +11,7 @@ from pages.links import link_controls
 from pages.server import access
 from pages.shared.escape import plain, with_code
 from pages.training import run_records
-from pages.training.limits import limits
+from pages.training.gate import limits
 from pages.training.train_form import cost_preview, form_state
 from vit.data import catalog
 from vit.training.engines import clusters, watch

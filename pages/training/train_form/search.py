@@ -11,7 +11,7 @@ from pages.links import session
 from pages.links.page_links import RunsLink
 from pages.server import access
 from pages.shared.escape import plain, with_code
-from pages.training.limits import limits
+from pages.training.gate import limits
 from pages.training.state import Train
 from pages.training.train_form import form_state, search_space
 from pages.training.train_form.compute_target import ComputeTarget

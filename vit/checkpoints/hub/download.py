@@ -186,7 +186,7 @@ def errors_for_users(
         yield
         return
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raised, cause = error, error
+        raised = cause = error
     except (errors.LocalEntryNotFoundError, errors.FileMetadataError, RuntimeError) as error:
         raised, cause = error, error.__cause__ or error  # huggingface_hub wraps errors in these
     except ValueError as error:

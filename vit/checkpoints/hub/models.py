@@ -212,8 +212,9 @@ def _read(record: Path, name: Name) -> DownloadedCheckpoint:
     """
     requested: dict[str, float] = {}
     with suppress(FileNotFoundError, Unreadable):
-        asked = read_object(record / _SOURCE).get("asked")
-        requested = {key: when for key, when in asked.items() if is_number(when)} if isinstance(asked, dict) else {}
+        source = read_object(record / _SOURCE)
+        times = source.get("revisions", source.get("asked"))  # the key of earlier versions
+        requested = {key: when for key, when in times.items() if is_number(when)} if isinstance(times, dict) else {}
     beside = any(path.name != _SOURCE and path.suffix != ".partial" for path in record.iterdir())
     folder = record if beside else hub_snapshot(name.repository, name.revision)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
@@ -229,7 +230,7 @@ def _record(name: Name, requested: str) -> DownloadedCheckpoint:
         wait_for_lock(lock.fileno())
         times = {**_read(record, name).requested, requested: time.time()}
         with replaced(record / _SOURCE) as file:
-            file.write(json.dumps({"name": str(name), "from": source, "asked": times}, indent=2).encode())
+            file.write(json.dumps({"name": str(name), "from": source, "revisions": times}, indent=2).encode())
     return _read(record, name)
 
 
