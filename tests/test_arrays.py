@@ -76,6 +76,20 @@ SETS: dict[str, Arrays] = {
 }
 
 
+def test_split_that_a_file_states_inside_needs_no_word_in_its_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", x_train=values(30, 28, 28), y_train=labels(30))
+    np.savez(tmp_path / "more.npz", x_test=values(9, 28, 28), y_test=labels(9))
+    dataset = read(tmp_path)
+    assert len(dataset.test.labels) == 9 and not dataset.notes
+
+
+@pytest.mark.parametrize("name", ["train.NPZ", "Train.Npz"])
+def test_suffix_may_have_capitals(tmp_path: Path, name: str) -> None:
+    np.savez(tmp_path / "small.npz", **MEDMNIST)
+    (tmp_path / "small.npz").rename(tmp_path / name)
+    assert sizes(read(tmp_path)) == (30, 6, 9)
+
+
 @pytest.mark.parametrize("form", ["npz", "npy", "zip of npy", "zip of npz", "file"])
 @pytest.mark.parametrize("name", SETS)
 def test_arrays_are_read_with_their_labels_and_splits(home: Path, sandbox: Sandbox, name: str, form: str) -> None:

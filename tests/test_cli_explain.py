@@ -254,7 +254,8 @@ def test_help_follows_the_table_of_methods(command: Command, monkeypatch: pytest
     )
     assert default_of(help_text, "residual", "rollout") == "0.3" and default_of(help_text, "head", "rollout") == "max"
     assert default_of(help_text, "residual", "relevance-rollout") == "0.5"
-    assert "attention: attention only" in explained(help_text, "method")
+    anyway = ", ".join(name for name, method in METHODS.items() if not method.of_class)
+    assert f"{anyway}: the same for every class" in explained(help_text, "method")
 
 
 def test_options_offer_the_choices_of_their_modules() -> None:

@@ -53,10 +53,12 @@ def test_examples_of_the_guides_pass_their_own_tests(tmp_path: Path) -> None:
     for name in ("app.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     tests = [follow(guide, tmp_path) for guide in GUIDES]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
+    contract = ["tests/training/engines/test_contract.py", "-k", "spool", "-m", "not exhaustive"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    for arguments in (tests, contract):
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_hunk_that_matches_nowhere_or_twice_is_refused() -> None:

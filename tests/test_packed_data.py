@@ -20,6 +20,7 @@ from PIL import Image
 from vit.data import catalog, survey
 from vit.data.datasets import Dataset, load_dataset
 from vit.data.packed import index
+from vit.data.packed.formats import tar
 from vit.data.pictures import InMemoryPictures, StreamedPictures
 from vit.errors import InvalidDataset
 from vit.images.encode import encode_image
@@ -139,6 +140,16 @@ def test_index_is_built_once_and_again_after_a_change(packed: Path, monkeypatch:
     assert made == [packed]
     (packed / index.INDEX).write_bytes(b"PK\x03\x04torn")
     assert len(index.index_of(packed).labels) == 78 and len(made) == 2
+
+
+def test_copied_pictures_are_no_dataset_for_a_format_with_their_suffix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(index._FORMATS, Path(index.COPIED).suffix, tar)
+    write_parquet(tmp_path)
+    for _ in range(2):  # the second time beside the copies
+        assert {file.suffix for file in index.own_files_of(tmp_path)} == {".parquet"}
+        index.index_of(tmp_path, bar=False)
 
 
 def test_write_protected_folder_is_indexed_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

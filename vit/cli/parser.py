@@ -122,7 +122,7 @@ def _explain(command: argparse.ArgumentParser) -> None:
     anyway = ", ".join(name for name, method in METHODS.items() if not method.of_class)
     command.add_argument(
         "--method", choices=list(METHODS), default="attention",
-        help=f"{anyway}: attention only; all others: evidence for --target (default: %(default)s)",
+        help=f"{anyway}: the same for every class; all others: evidence for --target (default: %(default)s)",
     )  # fmt: skip
     command.add_argument("--target", metavar="LABEL", help="a class or its index from 0 (default: the predicted one)")
     command.add_argument(

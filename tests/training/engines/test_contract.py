@@ -31,7 +31,7 @@ LABS = [
     pytest.param(lab_here, id="here"),
     pytest.param(lab_fake, id="fake", marks=pytest.mark.exhaustive),
     pytest.param(lab_slurm, id="slurm", marks=pytest.mark.cluster),
-    pytest.param(lab_ray, id="ray", marks=pytest.mark.cluster),  # from here on, this process has only loopback
+    pytest.param(lab_ray, id="ray", marks=pytest.mark.cluster),  # the last: it leaves this process only loopback
 ]
 
 
@@ -200,7 +200,7 @@ def test_vanished_run_is_interrupted_and_resumes_to_the_same_bits(lab: Lab, unin
     assert len(starts) == 2 and starts[1] >= 80
 
 
-@pytest.mark.parametrize("lab", LABS[3:], indirect=True)
+@pytest.mark.parametrize("lab", [lab for lab in LABS if lab.id == "ray"], indirect=True)
 def test_process_killed_during_startup_frees_its_slot(lab: Lab) -> None:
     """The process is killed before any has joined the group."""
     assert isinstance(lab.cluster, RayCluster)
@@ -227,8 +227,7 @@ def test_base_checkpoint_is_copied_with_the_run(lab: Lab) -> None:
 
 def test_unreachable_engine_reports_unknown(lab: Lab) -> None:
     if lab.unreachable is None:
-        assert lab.name == HERE  # this machine always answers
-        return
+        return  # an engine of this machine always answers
     run = wait_for_first_steps(launch(lab))
     with lab.unreachable():
         until(lambda: status(run) == "unknown", "the silence of its cluster")

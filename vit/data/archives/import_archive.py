@@ -100,7 +100,7 @@ def import_dataset(
     try:
         pool.mkdir(parents=True)
         unpacked = _unpack(archive, pool, progress)
-        packed = {path for path in (*unpacked.tables, *unpacked.others) if splitext(path[-1])[1] in SUFFIXES}
+        packed = {path for path in (*unpacked.tables, *unpacked.others) if splitext(path[-1])[1].lower() in SUFFIXES}
         try:
             arranged = (
                 _arrange_packed(archive, packed, pool)

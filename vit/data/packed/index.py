@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -116,10 +117,10 @@ def own_files_of(folder: Path) -> list[Path]:
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
     places = [place for place in inside if place.is_dir() and (place.name == "data" or split_name(place.name))]
     found = [*inside, *(entry for place in places for entry in place.iterdir())] or [folder]
-    old = _OLD_INDEX if folder / COPIED in inside else ""
-    found = [path for path in found if path.name[:1] not in (".", "") and path.name != old and path.is_file()]
-    packed = sorted(path for path in found if path.suffix in _FORMATS)
-    if first := [path for path in packed if not getattr(_FORMATS[path.suffix], "ALONE", False)]:
+    own = (COPIED, _OLD_INDEX) if folder / COPIED in inside else ()
+    found = [path for path in found if path.name[:1] not in (".", "") and path.name not in own and path.is_file()]
+    packed = sorted(path for path in found if path.suffix.lower() in _FORMATS)
+    if first := [path for path in packed if not getattr(_format(path), "ALONE", False)]:
         return first
     return [] if packed and folder.is_dir() and pictures_below(DiskTree(folder)) else packed
 
@@ -225,14 +226,16 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     places, splits = {file: place for place, file in enumerate(files)}, [split_of(folder, file) for file in files]
     budget = Budget(sum(file.stat().st_size for file in files), folder, "The dataset", sys.maxsize)
     rows, assumed, names = list[_Row](), list[str](), tuple[str, ...]()
+    stated, unstated = set[str](), set[str]()  # names of files with pictures whose split is known, or not
     with ExitStack() as stack:
         out: Any = None
-        for reader, group in groupby(files, lambda file: _FORMATS[file.suffix]):
+        for reader, group in groupby(files, _format):
             paths = list(group)
             some = Files(paths, [splits[places[path]] for path in paths], budget, bar, assumed, names)
             for file, content, value, split in reader.read(some):
                 source = place = places[file]
                 label, kind = checked(value), SPLITS.index(split or splits[place] or "train")
+                (stated if split or splits[place] else unstated).add(file.name)
                 if isinstance(content, bytes):
                     out = out or stack.enter_context(replaced(folder / COPIED))
                     source, (content, label) = len(files), _copied(content, label, out, budget)
@@ -240,7 +243,7 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
             names = some.classes
     numbers, names = numbered([row[3] for row in rows], names)
     left_out = [(files[row[0]], row[3]) for row, number in zip(rows, numbers, strict=True) if number is None]
-    notes = (*_split_notes(files, splits), *assumed, *notes_on_unlabelled(left_out))
+    notes = (*_split_notes(stated, unstated), *assumed, *notes_on_unlabelled(left_out))
     table = [(*row[1:3], number, *row[4:]) for row, number in zip(rows, numbers, strict=True) if number is not None]
     if not table:
         advice = " ".join(notes_on_unlabelled(left_out)) or "Name them KEY.jpg and KEY.cls."
@@ -270,9 +273,14 @@ def _copied(content: bytes, label: Label, out: Any, budget: Budget) -> tuple[tup
     return place, label
 
 
-def _split_notes(files: Sequence[Path], splits: Sequence[Kind | None]) -> tuple[str, ...]:
-    """Return a note about files whose names state no split, if those of others do."""
-    unnamed = [file.name for file, split in zip(files, splits, strict=True) if split is None]
-    if not unnamed or len(unnamed) == len(files):
+def _format(file: Path) -> Any:
+    """Return the module that reads a file."""
+    return _FORMATS[file.suffix.lower()]
+
+
+def _split_notes(stated: AbstractSet[str], unstated: AbstractSet[str]) -> tuple[str, ...]:
+    """Return a note about files that state no split, if others do."""
+    if not stated or not unstated:
         return ()
-    return (f"Read as training pictures, because their names state no split: {brief_list(map(brief, unnamed))}.",)
+    names = brief_list(map(brief, sorted(unstated)))
+    return (f"Read as training pictures, because their names state no split: {names}.",)

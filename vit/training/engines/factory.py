@@ -9,7 +9,10 @@ from vit.training.engines.contract import Engine
 from vit.training.engines.ray import Ray
 from vit.training.engines.slurm import Slurm
 
-KINDS: dict[str, Callable[[Cluster], Engine]] = {"ray": Ray, "slurm": Slurm}
+KINDS: dict[str, Callable[[Cluster], Engine]] = {
+    "ray": Ray,
+    "slurm": Slurm,
+}
 
 
 def cluster_engine(name: str) -> Engine:
