@@ -152,13 +152,13 @@ def test_class_names_and_arguments_that_fill_the_memory_are_left_out(state: Tens
     torch.save({"state_dict": state, **beside}, buffer)
     (tmp_path / "x.pt").write_bytes(buffer.getvalue())
     header = load.read_header((tmp_path / "x.pt").open("rb"), "x.pt")
-    assert sum(map(len, header.metadata.values())) < 200_000
+    assert len(str(header.beside)) < 200_000
     assert reason(tmp_path / "x.pt") == ""
     many = torch_zip(
         b"}(" + text("w") + TENSOR + text("classes") + b"](" + text(label) + b"q\x01" + b"h\x01" * COPY + b"eu."
     )
     (tmp_path / "x.pt").write_bytes(many)
-    assert load.read_header((tmp_path / "x.pt").open("rb"), "x.pt").metadata == {}
+    assert load.read_header((tmp_path / "x.pt").open("rb"), "x.pt").beside == {}
 
 
 def test_dtype_is_looked_up_and_imports_nothing(tmp_path: Path) -> None:

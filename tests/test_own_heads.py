@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -350,6 +351,12 @@ def test_other_lists_beside_the_weights_are_no_class_names(names: list[Any], tmp
     torch.save({"model": of_timm().state_dict(), "classes": names}, tmp_path / "best.pth")
     checkpoint = load_checkpoint(tmp_path / "best.pth")
     assert checkpoint.labels[0] == "class 0" and "numbered" in checkpoint.assumed["labels"]
+
+
+def test_class_name_of_a_folder_that_is_not_utf8_is_read_with_a_question_mark(tmp_path: Path) -> None:
+    names = [*NAMES[:4], os.fsdecode(b"\xe9t\xe9")]
+    torch.save({"model": of_timm().state_dict(), "classes": names}, tmp_path / "best.pth")
+    assert load_checkpoint(tmp_path / "best.pth").labels == (*NAMES[:4], "?t?")
 
 
 def test_indices_of_class_names_that_are_huge_as_text_are_ignored(tmp_path: Path) -> None:

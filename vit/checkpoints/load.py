@@ -1,7 +1,6 @@
 """Open and list checkpoints; files are treated as untrusted."""
 
 import hashlib
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -36,7 +35,7 @@ from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
 from vit.checkpoints.formats.file_entries import MAX_NAME, MAX_NAMES
 from vit.checkpoints.formats.json_documents import read_json
-from vit.checkpoints.formats.weight_files import CLASSES, TRAINING, Header, Weights, read_header, read_tensors
+from vit.checkpoints.formats.weight_files import Header, Weights, read_header, read_tensors
 from vit.checkpoints.hub import models as hub
 from vit.checkpoints.label_files import holds_labels, labels_of
 from vit.checkpoints.recognition import ParsedCheckpoint
@@ -71,14 +70,14 @@ def summarise(path: Path) -> CheckpointInfo:
     try:
         with _last_resort(path.name), open_files(file, part) as source:
             size = source.size
-            headers, metadata = _read_all_headers(source)
-            tensors = _merged(headers)
-            document, _ = _read_documents(source, metadata)
+            _, whole = _read_all_headers(source)
+            document, _ = _read_documents(source, whole)
             facts = _stated_facts(document)
-            others = () if source.part or OURS in metadata else tuple(recognition.parts_of(tensors)[1:])
-            reading = recognition.read(tensors, document, OURS in metadata, name=_names_of(source), part=source.part)
+            ours = OURS in whole.metadata
+            others = () if source.part or ours else tuple(recognition.parts_of(whole.tensors)[1:])
+            reading = recognition.read(whole.tensors, document, ours, name=_names_of(source), part=source.part)
             params = sum(tensor.numel() for tensor in reading.tensors.values())
-            labels, family = len(read_labels(document, reading, metadata)[0]), reading.family.name
+            labels, family = len(read_labels(document, reading, whole.beside)[0]), reading.family.name
     except UnknownHeads as error:
         problem, choices = str(error), error.choices
         return CheckpointInfo(path.name, path, params, size, labels, facts, problem, choices=choices, others=others)
@@ -147,30 +146,28 @@ def _locate(path_or_name: str | Path) -> Path:
     return find_checkpoint(str(path_or_name))  # raises, and lists the existing ones
 
 
-def _read_all_headers(source: CheckpointFiles) -> tuple[dict[str, Header], dict[str, str]]:
-    """Read the header of each weights file, and merge the metadata."""
-    headers, metadata = {}, dict[str, str]()
+def _read_all_headers(source: CheckpointFiles) -> tuple[dict[str, Header], Header]:
+    """Read the header of each weights file; also return all in one, without spans, with the labels of other files."""
+    headers, whole = {}, Header({}, {}, {}, {})
     for name in filter(holds_labels, source.texts):
-        metadata[CLASSES] = json.dumps(labels_of(name, source.texts[name]))
+        whole.beside["classes"] = labels_of(name, source.texts[name])
     named: dict[str, set[str]] = {}
     for tensor, shard in source.index.items():
         named.setdefault(shard, set()).add(tensor)
     for name, file in source.files.items():
-        headers[name] = read_header(file, name)
-        metadata |= headers[name].metadata
-        lengths = [len(tensor) for tensor in headers[name].tensors]
+        header = headers[name] = read_header(file, name)
+        whole.tensors.update(header.tensors)
+        whole.metadata.update(header.metadata)
+        whole.beside.update(header.beside)
+        lengths = [len(tensor) for tensor in header.tensors]
         if max(lengths) > MAX_NAME or sum(lengths) > MAX_NAMES:
             raise InvalidCheckpoint(f"{brief(name)} gives its tensors names that are too long to be those of a model.")
-        if source.index and (others := named[name] ^ headers[name].tensors.keys()):
+        if source.index and (others := named[name] ^ header.tensors.keys()):
             raise InvalidCheckpoint(
                 f"{brief(name)} does not hold what {source.weights} says, such as `{brief(min(others))}`. "
                 "Download both again."
             )
-    return headers, metadata
-
-
-def _merged(headers: Mapping[str, Header]) -> Tensors:
-    return {name: tensor for header in headers.values() for name, tensor in header.tensors.items()}
+    return headers, whole
 
 
 def _read_weights(source: CheckpointFiles, headers: Mapping[str, Header], keys: set[str], half: bool) -> Weights:
@@ -182,14 +179,13 @@ def _read_weights(source: CheckpointFiles, headers: Mapping[str, Header], keys: 
 
 
 def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
-    headers, metadata = _read_all_headers(source)
-    shapes = _merged(headers)
-    document, preprocess_document = _read_documents(source, metadata)
-    ours = OURS in metadata
+    headers, whole = _read_all_headers(source)
+    shapes, ours = whole.tensors, OURS in whole.metadata
+    document, preprocess_document = _read_documents(source, whole)
     called = _names_of(source)
     promised = recognition.read(dict(shapes), document, ours, heads, called, part=source.part)
     empty = empty_model(promised)
-    labels, why_labels = read_labels(document, promised, metadata)
+    labels, why_labels = read_labels(document, promised, whole.beside)
     preprocess, why_preprocess = read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
     tensors, digest = _read_weights(
@@ -244,16 +240,14 @@ def _names_of(source: CheckpointFiles) -> str:
     return f"{source.name}/{source.weights}"
 
 
-def _read_documents(
-    source: CheckpointFiles, metadata: Mapping[str, str]
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Read config.json and the file that states the preprocessing, or the metadata of a lone file."""
-    config, preprocess = source.texts.get(CONFIG), source.texts.get(PREPROCESS)
+def _read_documents(source: CheckpointFiles, whole: Header) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Read config.json and the file that states the preprocessing, or what the weights file states."""
+    metadata, config, preprocess = whole.metadata, source.texts.get(CONFIG), source.texts.get(PREPROCESS)
     document = read_json(config, CONFIG) if config is not None else None
     if OPEN_CLIP in source.texts and (document is None or source.weights.startswith("open_clip")):
         document = clip.from_open_clip(read_json(source.texts[OPEN_CLIP], OPEN_CLIP))
-    if document is None and TRAINING in metadata:
-        document = read_json(metadata[TRAINING], TRAINING)
+    if document is None:
+        document = whole.beside.get("document")
     if document is None and OURS in metadata:
         labels = read_json(metadata.get("labels", "[]"), "labels", list)
         document = {
@@ -277,7 +271,7 @@ def _stated_facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def read_labels(
-    document: Mapping[str, Any] | None, reading: ParsedCheckpoint, metadata: Mapping[str, str] = MappingProxyType({})
+    document: Mapping[str, Any] | None, reading: ParsedCheckpoint, beside: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[tuple[str, ...], str]:
     """Return one name per class, and their origin if no file states them; no names if the outputs are not classes."""
     config = reading.config
@@ -307,10 +301,10 @@ def read_labels(
         return (), f"By its name `{brief(reading.head)}` estimates numbers: the outputs are not classes."
     if projects:
         return (), "The head is CLIP's projection to the space that pictures share with texts, so it has no classes."
-    beside = read_json(metadata.get(CLASSES, "[]"), CLASSES, list)
-    if len(beside) == count and all(isinstance(name, str) and len(name) <= MAX_LABEL for name in beside):
-        return tuple(beside), ""
-    unused = f" The {len(beside):,} names beside the weights are not used, as the head has {count:,}." if beside else ""
+    names = beside.get("classes", ())
+    if len(names) == count and all(len(name) <= MAX_LABEL for name in names):
+        return tuple(names), ""
+    unused = f" The {len(names):,} names beside the weights are not used, as the head has {count:,}." if names else ""
     if count == IMAGENET_CLASSES:
         why = "The file names no classes; there are 1000, so ImageNet-1k's names are used, in their usual order."
         return torchvision.imagenet_labels(), why + unused

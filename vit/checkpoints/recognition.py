@@ -28,7 +28,6 @@ from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
 from vit.untrusted import brief, brief_list
 
-_EMBEDDING = "patch_embed.weight"
 ONE_OUTPUT = "The model has one output, a binary classification: the probability is the sigmoid of the logit."
 
 # Names of PEFT adapters: its general prefix, or a suffix for the kind of adapter.
@@ -109,11 +108,11 @@ def read(
         raise
     if family.config_names is huggingface.CONFIG_NAMES:
         check_config(document)
-    own_head = [tensors[file_name] for file_name in model.selection.head]
+    own_head = dict(zip(("head.weight", "head.bias"), map(tensors.__getitem__, model.selection.head), strict=False))
     normalisation = {file_name: tensors[file_name] for file_name in model.selection.normalisation}
     if consume:
         tensors.clear()
-    check_dtypes(renamed)
+    check_dtypes(renamed | own_head)
     if ours:
         vit = document.get("vit")
         if not isinstance(vit, Mapping):
@@ -124,7 +123,7 @@ def read(
     from_config = family.stated(document) | dict(known or {})
     known_model = InferredModel() if "rope" in from_config else family.by_tensors(renamed, list(model.part.own), name)
     renamed, adjusted = family.adjust(renamed)
-    renamed |= zip(("head.weight", "head.bias"), own_head, strict=False)
+    renamed |= own_head
     own_head.clear()
     if "head.weight" in renamed and "head_dist.weight" not in renamed and "head.bias" not in renamed:
         renamed["head.bias"] = renamed["head.weight"].new_zeros(renamed["head.weight"].shape[:1])
@@ -339,7 +338,6 @@ def _select(tensors: Tensors, ours: bool, wanted: str, document: Mapping[str, An
         raise InvalidCheckpoint(ADAPTER)
     family = _recognise(list(part.own))
     refuse_others(list(part.beside), True, BESIDE)
-    _check_embedding(part, family, tensors)
     later: dict[str, str] = {}
     if huggingface.tower(document) is not document:  # what is beside the part that sees pictures reads its output
         heads = [name for name in part.beside if (family.find(name) or "").startswith(("head", "classifier"))]
@@ -368,23 +366,6 @@ def _select(tensors: Tensors, ours: bool, wanted: str, document: Mapping[str, An
     if selection.no_head:
         remarks["left_out"] += f" By its name `{brief(selection.no_head)}` is no classifier, so there are no classes."
     return _Model(family, part, selection, remarks)
-
-
-def _check_embedding(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> None:
-    """Raise an error if the model has another kind of patch embedding than its family."""
-    embedding = next((tensors[file] for name, file in part.own.items() if family.find(name) == _EMBEDDING), None)
-    if embedding is None:
-        raise InvalidCheckpoint(
-            f"The weights are incomplete: `{_EMBEDDING}` is missing. Or they are those of another model, as only a "
-            f"part of their names is that of {family.name}."
-        )
-    shape = embedding.shape
-    flat = "It is a linear layer, as in SigLIP 2 of NaFlex kind" if len(shape) == 2 else ""
-    last = len(shape) == 4 and shape[1] == shape[2] > 3 >= shape[3]
-    if what := "Its channels are last, as MLX stores them" if last else flat:
-        raise InvalidCheckpoint(
-            f"The patch embedding has the wrong shape: {brief([*shape])}. {what}; only PyTorch's convolutions are read."
-        )
 
 
 def _bare(tensors: Mapping[str, object]) -> Part:

@@ -100,10 +100,20 @@ def select(part: Part, family: Family, tensors: Mapping[str, Tensor]) -> Selecti
     shapes = {name: tuple(tensors[file_name].shape) for name, file_name in (names | extra).items()}
     embedding = next((shapes[name] for name in names if family.find(name) == "patch_embed.weight"), None)
     if embedding is None:
-        raise InvalidCheckpoint("The weights are incomplete: `patch_embed.weight` is missing.")
-    if len(embedding) != 4 or 0 in embedding:
-        why = " It reads videos or volumes, and only pictures are read here." if len(embedding) == 5 else ""
-        raise InvalidCheckpoint(f"The patch embedding has the wrong shape: {brief(embedding)}.{why}")
+        raise InvalidCheckpoint(
+            "The weights are incomplete: `patch_embed.weight` is missing. Or they are those of another model, as only "
+            f"a part of their names is that of {family.name}."
+        )
+    last = len(embedding) == 4 and embedding[1] == embedding[2] > 3 >= embedding[3]
+    if len(embedding) != 4 or 0 in embedding or last:
+        kinds = {
+            2: " It is a linear layer, as in SigLIP 2 of NaFlex kind; only PyTorch's convolutions are read.",
+            4: " Its channels are last, as MLX stores them; only PyTorch's convolutions are read." if last else "",
+            5: " It reads videos or volumes, and only pictures are read here.",
+        }
+        raise InvalidCheckpoint(
+            f"The patch embedding has the wrong shape: {brief([*embedding])}.{kinds.get(len(embedding), '')}"
+        )
     dim = embedding[0]
     _accept_sequences(family, names, extra, shapes, dim)
     _drop_parts_of_larger_heads(family, names, extra, shapes, dim, own)

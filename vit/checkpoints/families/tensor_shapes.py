@@ -37,9 +37,8 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, placed: bool = False
         placed: positions are rotary or relative, so position embeddings may be missing; they are then zero.
 
     Raises:
-        InvalidCheckpoint: a tensor is missing, has the wrong shape or an integer dtype, or two tensors do not fit.
+        InvalidCheckpoint: a tensor is missing or has the wrong shape, or two tensors do not fit.
     """
-    check_dtypes(tensors)
     tensors = {name: _half_or_float(name, tensors.pop(name)) for name in list(tensors)}
     for name in [name for name in tensors if name.endswith(("attn.q.weight", "mlp.gate.weight"))]:
         letters = ("q", "k", "v") if name.endswith("q.weight") else ("gate", "up")

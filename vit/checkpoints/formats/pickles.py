@@ -158,7 +158,8 @@ def _class_names(root: Any) -> tuple[str, ...]:
                 by_index = {str(index): name for index, name in plain}
                 names = [by_index.get(str(index)) for index in range(len(by_index))]
             if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
-                return tuple(names) if sum(map(len, names)) <= _MAX_TEXT else ()
+                few = sum(map(len, names)) <= _MAX_TEXT
+                return tuple(name.encode(errors="replace").decode() for name in names) if few else ()
     return ()
 
 

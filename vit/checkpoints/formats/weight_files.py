@@ -1,7 +1,6 @@
 """Read untrusted weight files: headers are checked before memory is allocated, and nothing is executed."""
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -11,7 +10,7 @@ import zlib
 from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,8 +25,6 @@ from vit.errors import InvalidCheckpoint, UserError
 from vit.untrusted import brief, spend
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
-CLASSES = "class names in the pickle"  # key of the metadata, a JSON list
-TRAINING = "timm's arguments in the pickle"  # key of the metadata, a JSON object
 MAX_SHARDS = 200
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".ckpt", ".tar")  # PyTorch's examples write .pth.tar
 # Training state that transformers, Accelerate, Lightning and DeepSpeed save beside the weights.
@@ -71,11 +68,13 @@ class Header(NamedTuple):
         tensors: on the meta device.
         metadata: of the file.
         spans: where the tensors' data are.
+        beside: class names in a pickle under "classes", and timm's settings under "document", see `Pickled`.
     """
 
     tensors: Tensors
     metadata: dict[str, str]
     spans: dict[str, Span]
+    beside: dict[str, Any]
 
 
 def read_header(file: BufferedReader, name: str) -> Header:
@@ -141,7 +140,8 @@ def _meta_tensor(entry: Entry) -> Tensor:
 
 def _header_of_entries(entries: dict[str, Entry], metadata: dict[str, str]) -> Header:
     tensors = {key: _meta_tensor(entry) for key, entry in entries.items()}
-    return Header(tensors, metadata, {key: Span(each.begin, each.end, each.crc) for key, each in entries.items()})
+    spans = {key: Span(each.begin, each.end, each.crc) for key, each in entries.items()}
+    return Header(tensors, metadata, spans, {})
 
 
 def _read_safetensors(file: BufferedReader, name: str, size: int) -> tuple[dict[str, Entry], dict[str, str]]:
@@ -293,9 +293,9 @@ def _header_of_pickle(file: BufferedReader, name: str, size: int) -> Header:
             "first: python zero_to_fp32.py FOLDER weights."
         )
     _check_size(tensors, name, size)
-    beside = {CLASSES: content.classes, TRAINING: content.document}
-    metadata = {key: json.dumps(value) for key, value in beside.items() if value}
-    return Header(tensors, metadata, {key: Span(stored.begin, stored.end) for key, stored in content.tensors.items()})
+    spans = {key: Span(stored.begin, stored.end) for key, stored in content.tensors.items()}
+    beside = {"classes": content.classes, "document": content.document}
+    return Header(tensors, {}, spans, {key: value for key, value in beside.items() if value})
 
 
 def _check_size(tensors: Tensors, name: str, size: int) -> None:
