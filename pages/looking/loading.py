@@ -6,20 +6,25 @@ import gc
 import hashlib
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import streamlit as st
 
 from pages.links import session
+from pages.links.source import Source
 from pages.server import pass_queue
-from pages.server.result_cache import MODELS, cached
+from pages.server.result_cache import MODELS, SHOW_DURATION_ABOVE_SECONDS, cached
+from pages.server.uploaded_pictures import Upload
 from vit import checkpoints, view
 from vit.errors import UserError
 from vit.images.files import decode, tiff
+from vit.images.files.video import is_video
 from vit.paths import split_part
 from vit.untrusted import limit_work
 from vit.view.captions import format_duration
@@ -31,8 +36,7 @@ if TYPE_CHECKING:
     from vit.view.explanation import Explanation
 
 READING_SECONDS = 120.0  # processor time for a checkpoint [s]; hashing 10 GB of weights takes a fifth of it
-SHOW_DURATION_ABOVE_SECONDS = 2  # show the expected duration of longer computations [s]
-
+_File = TypeVar("_File", Source, Upload)
 
 LOADING = threading.Event()  # set while PyTorch is being imported
 
@@ -116,15 +120,25 @@ def pages_note(data: bytes) -> str:
     return note
 
 
-def problem_of(data: bytes) -> str:
-    """Return why a file is no readable picture, "" if it is one; cached."""
+def readable(files: Sequence[_File], with_videos: bool = False) -> tuple[list[_File], list[str]]:
+    """Return the readable pictures among files, and a sentence on each other file; cached.
 
-    def work() -> str:
+    Args:
+        with_videos: take videos too, without reading them, which takes long.
+    """
+
+    def problem(data: bytes) -> str:
         try:
             decode.decode_image(data)
         except UserError as error:
             return str(error)
         return ""
 
-    why: str = cached(("problem of", hashlib.sha256(data).hexdigest()), work)
-    return why
+    good, problems = [], []
+    for file in files:
+        key = "problem of", hashlib.sha256(file.data).hexdigest()
+        if (with_videos and is_video(file.data)) or not (why := cached(key, partial(problem, file.data))):
+            good.append(file)
+        else:
+            problems.append(f"{file.name}: {why}")
+    return good, problems

@@ -17,7 +17,7 @@ from pages.server import public
 from pages.server.session_cleanup import trim
 from pages.streamlit_internals.sessions import current_id
 
-SHOW_DURATION_ABOVE_SECONDS = 3.0  # show the expected duration of longer computations [s]
+SHOW_DURATION_ABOVE_SECONDS = 2.0  # show the expected duration of longer computations [s]
 BUTTON_ABOVE_SECONDS = 20.0  # longer computations start with a button [s]
 BUDGET = 1_000_000_000  # size of all results [bytes]; the newest one stays, however large
 LARGE = 50_000_000  # return this much freed memory to the operating system at once [bytes]

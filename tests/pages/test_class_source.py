@@ -259,9 +259,9 @@ def test_refused_group_gives_the_reason(
     assert add("", []) == ["The group needs a name and pictures."]
     assert add("", [picture]) == ["The group needs a name."]
     (note,) = add("cats", [text])
-    assert note.startswith("text.png is left out: ") and note.endswith("The group needs pictures.") and not groups()
+    assert note.startswith("text.png: ") and note.endswith("The group needs pictures.") and not groups()
     (note,) = add("c" * 300, [picture, text])
-    assert note.startswith("text.png is left out: ") and "needs" not in note
+    assert note.startswith("text.png: ") and "needs" not in note
     assert [one.partition(" ")[2] for one in groups()] == ["c" * 100]
 
 

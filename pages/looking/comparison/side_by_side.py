@@ -193,8 +193,8 @@ def pick_picture(name: str, available: checkpoint_list.AvailableCheckpoints, lea
             source = pick_sample(name)
         if source == UPLOAD:
             files = picture_files.pick(uploaded_pictures.MOST_TOGETHER, f"{name}_upload", f"{name}_picture")
-            uploaded = [one for one in files if not loading.problem_of(one.data)]
-            if problems := [f"{one.name}: {loading.problem_of(one.data)}" for one in files if one not in uploaded]:
+            uploaded, problems = loading.readable(files)
+            if problems:
                 st.error(with_code(" ".join(problems)))
             source = next(iter(samples.SAMPLES))  # shown until there is a readable upload
         content = samples.read(source)

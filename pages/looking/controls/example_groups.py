@@ -1,20 +1,18 @@
 """Named groups of uploaded example pictures; the link reopens them for a day."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import streamlit as st
 
 from pages.links import address, session
 from pages.links.page_links import CLASSES
+from pages.looking import loading
 from pages.server import uploaded_pictures
 from pages.server import uploads as upload_limits
 from pages.server.result_cache import cached
 from pages.server.uploaded_pictures import Upload
 from pages.shared import uploaders
 from pages.shared.escape import plain, with_code
-from vit.errors import UserError
-from vit.images.files import decode
 
 MOST_GROUPS, MOST_PICTURES, LONGEST_NAME = 20, 100, 100
 
@@ -33,7 +31,11 @@ def pick(prefix: str) -> dict[str, Sequence[Upload]]:
 
     def add() -> None:
         title = " ".join(st.session_state[typed].split())[:LONGEST_NAME]
-        pictures, left_out = _readable(uploaders.files(dropped))
+        files = uploaders.files(dropped)
+        uploads = [Upload.of(file.name, uploaders.content(file)) for file in files[:MOST_PICTURES]]
+        pictures, left_out = loading.readable(uploads)
+        if len(files) > MOST_PICTURES:
+            left_out.append(f"Of {len(files)} pictures, the first {MOST_PICTURES} are taken.")
         notes = session.of(session.Visit).group_notes
         notes[name] = _group_note(title, pictures, left_out)
         if not title or not pictures:
@@ -89,21 +91,6 @@ def _uploads_of(key: str) -> Sequence[Upload]:
     except LookupError:
         return ()
     return uploads
-
-
-def _readable(files: Sequence[Any]) -> tuple[list[Upload], list[str]]:
-    """Return the readable pictures among uploaded files, at most `MOST_PICTURES`, and why others are left out."""
-    pictures, left_out = [], []
-    for file in files[:MOST_PICTURES]:
-        try:
-            content = uploaders.content(file)
-            decode.decode_image(content)
-            pictures.append(Upload.of(file.name, content))
-        except UserError as error:
-            left_out.append(f"{file.name} is left out: {error}")
-    if len(files) > MOST_PICTURES:
-        left_out.append(f"Of {len(files)} pictures, the first {MOST_PICTURES} are taken.")
-    return pictures, left_out
 
 
 def _group_note(title: str, pictures: Sequence[Upload], left_out: Sequence[str]) -> str:

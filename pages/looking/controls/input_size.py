@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from pages.links import address, link_controls
-from pages.looking import loading
 from pages.server import public
+from pages.server.result_cache import SHOW_DURATION_ABOVE_SECONDS
 from pages.shared.escape import plain
 from vit import view
 from vit.explain import faithfulness
@@ -34,7 +34,7 @@ def pick(checkpoint: Checkpoint, label: str, name: str, narrow: bool = False) ->
     def option_label(size: tuple[int, int]) -> str:
         expected = view.cost(checkpoint, size)
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
-        if size != own and (seconds := view.expected_seconds(checkpoint, size)) > loading.SHOW_DURATION_ABOVE_SECONDS:
+        if size != own and (seconds := view.expected_seconds(checkpoint, size)) > SHOW_DURATION_ABOVE_SECONDS:
             needed = max(expected.memory, faithfulness.memory(checkpoint.config, size) if checkpoint.labels else 0)
             takes = f" · {format_duration(seconds)} · {needed / 1e9:.1f} GB"
         return f"{pixels(size)} px{takes}"

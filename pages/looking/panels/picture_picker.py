@@ -123,14 +123,7 @@ def choose(source: Literal["sample", "upload", "camera"], **link: str) -> None:
 def open_uploads(uploaded: Sequence[Source]) -> None:
     """Select new uploads, showing the first one; report unreadable files, which change nothing else."""
     state = session.of(session.Explore)
-    readable, problems = [], []
-    for one in uploaded:
-        try:
-            if not videos.is_video(one.data):  # videos take long to decode; `pick_frame` reads them
-                decode.decode_image(one.data)
-            readable.append(one)
-        except UserError as error:
-            problems.append(f"{one.name}: {error}")
+    readable, problems = loading.readable(uploaded, with_videos=True)  # `pick_frame` reads videos
     if len(readable) > (most := uploaded_pictures.MOST_TOGETHER):
         problems.append(f"These are the last {most} of {len(readable)} pictures; more are not taken.")
         readable = readable[-most:]
