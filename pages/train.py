@@ -13,7 +13,7 @@ from pages.links.page_links import RunsLink
 from pages.looking import checkpoint_list, loading
 from pages.shared import datasets
 from pages.shared.escape import plain, with_code
-from pages.training import gate, setting_names
+from pages.training import gate, run_records, setting_names
 from pages.training.state import Train
 from pages.training.train_form import (
     compute_target,
@@ -51,7 +51,7 @@ def recommended(data: str, start: str = "") -> list[str]:
         pictures, side = data_picker.size(data, datasets.root_of(data))
         kind = "cifar10" if pictures > FEW_PICTURES and 0 < side <= SMALL_SIDE else "folder:PATH"
         start = start or (checkpoint_list.SHIPPED if pictures <= FEW_PICTURES else "")
-    has_gpu = len(compute_target.list_devices()) > 1
+    has_gpu = len(run_records.devices()) > 1
 
     def rank(name: str) -> tuple[bool, ...]:
         settings = PRESETS[name].settings

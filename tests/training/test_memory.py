@@ -22,7 +22,7 @@ from vit.model.transformer import VisionTransformer
 from vit.training.loop import dry_run
 from vit.training.loop.config import TrainConfig
 from vit.training.loop.fine_tuning import base_of, model_config, resolve
-from vit.training.loop.memory import count_memory, parts_that_fit
+from vit.training.loop.memory import _count_step, _count_weights, parts_that_fit
 from vit.training.loop.presets import train_config
 from vit.training.loop.train import train
 
@@ -131,16 +131,20 @@ CONFIG = train_config("pictures", device="cpu", data="shapes", precision="float3
 MODEL = ViTConfig(**LARGE | dict(dim=384, depth=12, mlp_dim=1536))
 
 
+def count_memory(config: TrainConfig, parts: int = 1) -> int:
+    return _count_weights(MODEL, config, half=False) + _count_step(MODEL, config, 64, half=False, parts=parts)
+
+
 def test_frozen_backbone_keeps_no_activations() -> None:
     config = TrainConfig(init_from="x", freeze="backbone")
-    assert count_memory(MODEL, config, 64) < count_memory(MODEL, CONFIG, 64) / 8
+    assert count_memory(config) < count_memory(CONFIG) / 8
 
 
 @pytest.mark.parametrize("free", [2e9, 4e9, 8e9, 16e9, 64e9])
 def test_batch_is_split_into_parts_that_fit(free: float) -> None:
     parts = parts_that_fit(MODEL, CONFIG, 64, int(free))
-    assert count_memory(MODEL, CONFIG, 64, parts=parts) <= free or parts == 64
-    assert parts == 1 or count_memory(MODEL, CONFIG, 64) > free / 2  # as few parts as possible
+    assert count_memory(CONFIG, parts) <= free or parts == 64
+    assert parts == 1 or count_memory(CONFIG) > free / 2  # as few parts as possible
 
 
 def test_batch_is_whole_if_the_memory_is_unknown() -> None:

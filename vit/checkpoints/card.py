@@ -95,7 +95,7 @@ def _stated(key: str, value: object) -> str:
 
 def _how_to_open(name: str, config: ViTConfig) -> list[str]:
     lines = ["    python -m vit classify PICTURE --checkpoint " + name, ""]
-    obstacles = huggingface.obstacles(config)
+    obstacles = huggingface.PLAIN_VIT.obstacles(config)
     if obstacles:
         return [*lines, f"transformers does not open this checkpoint: {', '.join(obstacles)}."]
     lines += [

@@ -140,12 +140,10 @@ def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: A
     return faithfulness_correlation.faithfulness_verdict(heatmap_of(recorded, method, **settings), masks, drops)
 
 
-def evaluate(
-    checkpoint: Checkpoint, picture: Picture, observed: PictureResult, verdict: Verdict | None = None
-) -> EvaluatedPicture:
+def evaluate(checkpoint: Checkpoint, picture: Picture, observed: PictureResult) -> EvaluatedPicture:
     """Compare a prediction with the true class."""
     has_truth = picture.truth in checkpoint.labels
-    return EvaluatedPicture(picture, observed, observed.label == picture.truth if has_truth else None, verdict)
+    return EvaluatedPicture(picture, observed, observed.label == picture.truth if has_truth else None)
 
 
 def sort_pictures(judged: Sequence[EvaluatedPicture], by: Order, lowest_first: bool = False) -> list[EvaluatedPicture]:

@@ -124,9 +124,7 @@ def controls(longest: int, unit: str = "epochs") -> View:
     return linked
 
 
-def line(
-    name: str, points: Points, color: str, *, faint: bool = False, dots: bool = False, dashed: bool = False
-) -> dict[str, Any]:
+def line(name: str, points: Points, color: str, *, faint: bool = False, dots: bool = False) -> dict[str, Any]:
     """Return the series of a trace; `faint` for unsmoothed data in the background."""
     return {
         "name": name,
@@ -136,8 +134,7 @@ def line(
         "symbolSize": 5,
         "silent": faint,
         "itemStyle": {"color": color},
-        "lineStyle": {"color": color, "width": 1 if faint else 2, "opacity": 0.3 if faint else 1}
-        | ({"type": "dashed"} if dashed else {}),
+        "lineStyle": {"color": color, "width": 1 if faint else 2, "opacity": 0.3 if faint else 1},
         "emphasis": {"disabled": True},
         "tooltip": {"show": not faint},
     }

@@ -13,7 +13,6 @@ from pages.server import access
 from pages.shared import button_actions
 from pages.shared.escape import plain
 from pages.training import run_records, setting_names
-from vit.devices import list_devices
 from vit.training.engines.contract import HERE
 from vit.training.loop import run_folder
 from vit.training.loop.config import FROM_CHECKPOINT
@@ -112,7 +111,7 @@ def train_longer(run: registry.Run) -> None:
             help="Continues from the last saved state. With more epochs, the learning rate rises again.",
         )
         if not present:
-            devices = [device.name for device in list_devices()]
+            devices = list(run_records.devices())
             help_ = "This machine lacks the run's own device."
             st.selectbox("Device", devices, len(devices) - 1, key=f"resume device {run.id}", help=help_)
         st.button("Continue", key="resume", on_click=resume, type="primary")

@@ -1,12 +1,10 @@
 """Compute target of a run: devices of this machine, or machines of a configured cluster."""
 
-import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import streamlit as st
 
-import vit.devices
 from pages.links import link_controls
 from pages.server import access
 from pages.shared.escape import plain, with_code
@@ -72,16 +70,6 @@ def launch_runs(
     )
     run_records.forget()  # or page Runs, opened at once, would not find the runs
     return started
-
-
-def list_devices() -> list[Any]:
-    """List CPU and GPUs with their use; cached for 3 s."""
-    return _devices(int(time.monotonic() / 3))
-
-
-@st.cache_data(show_spinner=False, max_entries=2)
-def _devices(tick: int) -> list[Any]:
-    return vit.devices.list_devices()
 
 
 def pick() -> ComputeTarget:
@@ -196,7 +184,7 @@ def _lacking(target: ComputeTarget, capacity: Capacity, cpus: int) -> str:
 
 def pick_here() -> ComputeTarget:
     """Draw the controls for devices of this machine, and for sharing them with other runs."""
-    devices = list_devices()
+    devices = run_records.devices().values()
     used_by = {name: run for run in list_runs() if run.alive and run.on == HERE for name in run.devices}
     titles = {device.name: "CPU" if device.name == "cpu" else device.title for device in devices}
     captions = []

@@ -198,7 +198,7 @@ def test_cost_limit_follows_from_the_dry_run() -> None:
         "10 trials of up to 8 epochs. After epoch 1 and 3, only the best third of the trials that reached it continue; "
         "the others end early."
     )
-    hour = DryRun(1, False, 1, 3600.0, 1.0, 1, "cpu")
+    hour = DryRun(False, 1, 3600.0, 1.0, 1, "cpu")
     text = " ".join(forecast(plan, hour))
     assert "At most about 3 days" in text and "at least about 10 hours" in text
 

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared import job_progress
 from pages.training import run_records, setting_names
-from pages.training.train_form import compute_target, cost_preview, data_picker, settings
+from pages.training.train_form import cost_preview, data_picker, settings
 from tests.pages.controls import button, control, name_of, open_to_a_network, pictures, press, run, texts
 from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
@@ -395,7 +395,7 @@ def test_run_that_would_take_days_is_warned_of(folders: Path) -> None:
     control(page.selectbox, "preset").set_value("pictures").run()
     config = described(page)
     found = dry_run.DryRun(
-        params=22_000_000, streamed=False, memory=10**9,
+        streamed=False, memory=10**9,
         seconds_per_epoch=7776.0, pictures_per_second=0.1, parts=1,
         device="cpu",
     )  # fmt: skip
@@ -437,7 +437,8 @@ def test_run_is_named_after_its_model_and_data(page: AppTest) -> None:
 
 def test_each_of_two_equal_gpus_can_be_selected(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [Device(f"cuda:{i}", "NVIDIA H100", 80 << 30, 70 << 30, 0.1) for i in range(2)]
-    monkeypatch.setattr(compute_target, "list_devices", lambda: [Device("cpu", "CPU", 8 << 30, 4 << 30, None), *gpus])
+    every = [Device("cpu", "CPU", 8 << 30, 4 << 30, None), *gpus]
+    monkeypatch.setattr(run_records, "devices", lambda: {device.name: device for device in every})
     page = opened()
     assert page.radio(key="device").options == ["CPU", "NVIDIA H100", "NVIDIA H100 (2)", "Several GPUs"]
     assert page.radio(key="device").value == "cuda:0"

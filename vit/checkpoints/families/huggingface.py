@@ -212,31 +212,10 @@ NATIVE = replace(FAMILY, name="saved", keys=ON_DISK + EXTRA, adjust=lambda tenso
 FAMILIES, MODEL_TYPES = (FAMILY,), tuple(KINDS)
 
 
-def obstacles(config: ViTConfig) -> tuple[str, ...]:
-    """Return why transformers' ViTForImageClassification cannot compute this model; empty if it can."""
-    checks = {
-        "its prefix is not one class token": config.prefix != ("cls",),
-        "its head reads more than the class token": config.pool != "cls",
-        "it has no final LayerNorm": config.norm == "none",
-        "it has LayerScale": config.layer_scale is not None,
-        "it has a LayerNorm before the first block": config.norm_pre,
-        "it has a gated MLP": config.gated_mlp,
-        "its positions are rotary": config.rope is not None,
-        "its attention has biases by relative position": config.position_bias is not None,
-        "its LayerNorms come after attention and MLP": config.post_norm,
-        "its attention ends with a LayerNorm": config.attn_norm,
-        "its MLP has a LayerNorm inside": config.mlp_norm,
-        "its patch embedding has no bias": not config.patch_bias,
-        "it has a layer before the head": config.pre_logits > 0,
-        "it has no classification head": config.num_classes == 0,
-    }
-    return tuple(sentence for sentence, holds in checks.items() if holds)
-
-
 def write_config(config: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
     """Return config.json for transformers; for a model that it cannot express, one that it refuses to load."""
     names = {"id2label": {str(i): label for i, label in enumerate(labels)}}
-    if obstacles(config):  # loading it as "vit" would silently compute something else
+    if PLAIN_VIT.obstacles(config):  # loading it as "vit" would silently compute something else
         return {"model_type": "vit-attention-explorer"} | names
     return document(config, labels, "vit", "ViTForImageClassification")
 

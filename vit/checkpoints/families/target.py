@@ -61,24 +61,31 @@ class Target:
     resizes: PositionResize | None = None
     also: Callable[[ViTConfig, Preprocess], str] = lambda config, preprocess: ""
 
-    def obstacles(self, config: ViTConfig, tensors: Tensors, preprocess: Preprocess) -> tuple[str, ...]:
-        """Return why the class cannot compute this model, as sentences about "it"; empty if it can."""
+    def obstacles(
+        self, config: ViTConfig, tensors: Tensors | None = None, preprocess: Preprocess | None = None
+    ) -> tuple[str, ...]:
+        """Return why the class cannot compute this model, as sentences about "it"; empty if it can.
+
+        Without tensors and preprocessing, what only they show is not compared.
+        """
         can = {**PLAIN, **self.can}
         sentences = [
             _SENTENCES[trait](value, config)
-            for trait, value in traits(config, tensors).items()
+            for trait, value in _traits(config, tensors or {}).items()
             if trait in can and value not in can[trait]
         ]
-        return tuple(sentence for sentence in (*sentences, self.also(config, preprocess)) if sentence)
+        also = self.also(config, preprocess) if preprocess else ""
+        return (*sentences, also) if also else tuple(sentences)
 
 
-def traits(config: ViTConfig, tensors: Tensors) -> dict[str, Any]:
+def _traits(config: ViTConfig, tensors: Tensors) -> dict[str, Any]:
     """Return the properties of a model in which the libraries' classes differ."""
     special = tuple(name for name in config.prefix if name in ("cls", "dist"))
     registers = tuple(f"reg{i + 1}" for i in range(len(config.prefix) - len(special)))
     standard = config.prefix == special + registers and special == ("cls", "dist")[: len(special)]
     prefix = " ".join((*special, *(["reg"] if registers else []))) if standard else "other"
-    positions = "learnt" if config.rope is None else "both" if bool(tensors["pos_embed"].any()) else "rotary"
+    learnt = tensors.get("pos_embed")
+    positions = "learnt" if config.rope is None else "rotary" if learnt is None or not learnt.any() else "both"
     single = config.pool == "cls" and config.norm == "after_pool"  # for a single token, both orders give the same
     return {
         "prefix": prefix,

@@ -76,7 +76,7 @@ def card_metadata(checkpoint: Checkpoint, repository: str, facts: Mapping[str, A
     data = str(facts.get("data", ""))
     known: dict[str, Any] = {}
     dataset = DATASETS.get(data)
-    if not huggingface.obstacles(checkpoint.config):
+    if not huggingface.PLAIN_VIT.obstacles(checkpoint.config):
         known["library_name"] = "transformers"
     if dataset:
         known["datasets"] = [dataset]

@@ -13,7 +13,7 @@ from vit.training.loop.distributed import set_up_process
 from vit.training.loop.dry_run_launch import run_process
 from vit.training.loop.fine_tuning import model_config
 from vit.training.loop.ladder import RungResult
-from vit.training.loop.memory import parameters_of, parts_that_fit
+from vit.training.loop.memory import parts_that_fit
 from vit.training.loop.picture_sample import Sample, sample
 
 STEPS = 3  # maximum number of steps to time
@@ -28,7 +28,6 @@ class DryRun(NamedTuple):
     """Estimated cost of a run, from a few steps on its device.
 
     Attributes:
-        params: number of trained parameters.
         streamed: the pictures do not fit into memory, and are decoded on demand.
         memory: peak of the steps, and the pictures that stay in memory [bytes], on each device.
         seconds_per_epoch: [s], including the evaluation; assumes an even split over several devices.
@@ -37,7 +36,6 @@ class DryRun(NamedTuple):
         device: its name.
     """
 
-    params: int
     streamed: bool
     memory: int
     seconds_per_epoch: float
@@ -113,7 +111,6 @@ def _estimate(
     opening = sampled.seconds * sampled.train_pictures / max(config.workers, 1) if streamed else 0.0
     together = max(training, opening) if on_gpu else training + opening  # a CPU also decodes
     return DryRun(
-        params=parameters_of(model_config(config, len(sampled.classes))),
         streamed=streamed,
         memory=memory + (0 if streamed else pictures),
         seconds_per_epoch=together + forward / batch * evaluated / count,

@@ -19,17 +19,6 @@ def parameters_of(model: ViTConfig) -> int:
         return sum(parameter.numel() for parameter in VisionTransformer(model).parameters())
 
 
-def count_memory(model: ViTConfig, config: TrainConfig, batch: int, half: bool = False, parts: int = 1) -> int:
-    """Estimate a CPU's memory for model, optimizers and a step [bytes], within a factor of `MEMORY_FACTOR`.
-
-    Args:
-        batch: pictures per process.
-        half: whether activations are bfloat16.
-        parts: micro-batches per batch.
-    """
-    return _count_weights(model, config, half) + _count_step(model, config, batch, half, parts)
-
-
 def _count_weights(model: ViTConfig, config: TrainConfig, half: bool) -> int:
     """Estimate weights, their bfloat16 copies, their average, and gradients and moments of the trained ones [bytes]."""
     learning = _learning_blocks(model, config) / model.depth if not config.lora_rank else 0
@@ -38,7 +27,7 @@ def _count_weights(model: ViTConfig, config: TrainConfig, half: bool) -> int:
 
 
 def _count_step(model: ViTConfig, config: TrainConfig, batch: int, half: bool, parts: int) -> int:
-    """Estimate what a step stores for its backward pass [bytes].
+    """Estimate what a step of `parts` micro-batches stores for its backward pass [bytes].
 
     For each block that the backward pass reaches: the residual stream twice, both norms, queries, keys and values, the
     heads' output, the MLP before and after its activation, and the attention matrices if they are small.
@@ -67,7 +56,8 @@ def parts_that_fit(model: ViTConfig, config: TrainConfig, batch: int, free: int,
     """Return into how many micro-batches a CPU has to split each batch; a GPU finds out by running out of memory.
 
     Args:
-        batch, half: see `count_memory`.
+        batch: pictures per process.
+        half: whether activations are bfloat16.
         free: free memory [bytes]; 0 if unknown.
 
     Raises:
