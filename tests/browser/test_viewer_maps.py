@@ -35,26 +35,6 @@ def test_displayed_weight_is_exact(open_viewer):
     assert abs(int(re.search(r"(\d+)(st|nd|rd|th)", reading.inner_text())[1]) - rank) <= 1
 
 
-@pytest.mark.parametrize("direction", ["from", "to"])
-def test_maps_equal_the_records_numbers(open_viewer, direction):
-    viewer = open_viewer()
-    record = synthetic.record(*SMALL[0])
-    for block, head, token in [(0, 0, 0), (1, 1, 5), (2, 0, 26)]:
-        of = record.rows(block, [token])[head, 0] if direction == "from" else record.columns(block, [token])[head, :, 0]
-        bound = record.full(block)[head].max(-1).values if direction == "to" else of.max()
-        error = np.abs(viewer.row(block, head, token, direction) - of.numpy())
-        assert (error <= np.asarray(bound) / 510 + 1e-3 * of.numpy()).all()
-
-
-@pytest.mark.parametrize("direction", ["from", "to"])
-def test_queries_and_keys_give_the_records_numbers(open_viewer, direction):
-    viewer = open_viewer("case=small-qk")
-    record = synthetic.record(2, 2, (16, 18), ("cls",), 18)
-    for block, head, token in [(0, 0, 0), (1, 1, 5), (1, 0, 288)]:
-        of = record.rows(block, [token])[head, 0] if direction == "from" else record.columns(block, [token])[head, :, 0]
-        np.testing.assert_allclose(viewer.row(block, head, token, direction), of, rtol=0.02, atol=1e-6)
-
-
 def test_rollout_settings_appear_with_rollout_and_take_effect_at_once(open_viewer):
     viewer = open_viewer("case=small")
     stays = viewer.page.get_by_label("Share of the residual")

@@ -25,15 +25,6 @@ def test_nearest_patches_follow_the_pointer_without_the_server(open_viewer):
     assert viewer.conversation.runs == frames
 
 
-@pytest.mark.parametrize("token", [0, 2, 10, 25])
-def test_cosines_equal_the_records(open_viewer, token):
-    viewer = open_viewer(f"case=alike&view=similar&token={token}&pinned=1")
-    truth = synthetic.record(*ALIKE).similarity(token).numpy()
-    np.testing.assert_allclose(viewer.evaluate("[...viewer.map.similar]"), truth, atol=0.005)
-    words = [f"{value:.2f}" for value in viewer.evaluate("[viewer.map.similar[0]]")]
-    expect(viewer.page.locator(".tokens button").first).to_contain_text(words[0].replace("-", "−"))
-
-
 def test_nearest_other_patches_are_outlined_and_the_first_is_named(open_viewer):
     viewer = open_viewer("case=alike&view=similar&token=10&pinned=1")
     cosines = synthetic.record(*ALIKE).similarity(10)[2:]

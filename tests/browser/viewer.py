@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import numpy as np
 from playwright.sync_api import Page, expect
 
 from .page_with_viewer import PageWithViewer
@@ -79,11 +78,3 @@ class Viewer(PageWithViewer):
         """Wait until Python has received a selection with these parts."""
         for part in parts:
             expect(self.page.get_by_text("selection residual=")).to_contain_text(part)
-
-    def row(self, block: int, head: int, token: int, direction: str) -> np.ndarray:
-        code = """(() => {
-          const out = new Float32Array(viewer.payload.tokens);
-          viewer.payload.fill(args[0], args[1], args[2], args[3], out, 0);
-          return [...out];
-        })()"""
-        return np.asarray(self.evaluate(code, block, head, token, direction))
