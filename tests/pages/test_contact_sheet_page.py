@@ -68,6 +68,11 @@ def test_maps_are_judged_on_request_and_pictures_sorted_by_that(checkpoints: Pat
     assert len(values) == len(samples.SAMPLES) and values == sorted(values, reverse=True)
 
 
+def test_measurement_of_more_than_two_seconds_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contact_sheet, "measuring_seconds", lambda *_: 2.4)
+    assert "Measure faithfulness (a few seconds)" in [one.label for one in show(mode="many").toggle]
+
+
 def dataset(root: Path, *classes: str) -> str:
     """Write a picture of each class in each split; return its name in settings and in links."""
     for split in ("train", "test"):
