@@ -4,7 +4,6 @@ Model sizes and normalisation are resolved once, at launch, and written to the r
 weights, it does not need the checkpoint any more.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,13 +17,12 @@ import torch
 from vit.checkpoints.checkpoint import CONFIG, Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidConfig
-from vit.files import replaced
 from vit.model.config import ViTConfig
 from vit.model.positions import positions_at
 from vit.model.transformer import VisionTransformer
 from vit.paths import checkpoints_folder
 from vit.training.loop.config import TrainConfig
-from vit.training.loop.run_folder import BASE, START, read_json
+from vit.training.loop.run_folder import BASE, START, read_json, write_json
 
 
 class Base(NamedTuple):
@@ -102,8 +100,7 @@ def _version(name: str) -> object:
 def write_base(run: Path, base: Base) -> None:
     """Write the properties of the initial checkpoint to a run's folder."""
     values = {"name": base.name, "model": base.model.to_dict(), "mean": base.mean, "std": base.std}
-    with replaced(run / BASE) as file:
-        file.write(json.dumps(values, indent=2).encode() + b"\n")
+    write_json(run / BASE, values)
 
 
 def base_of(config: TrainConfig, run: Path) -> Base | None:

@@ -31,7 +31,6 @@ killed at any moment and resumed therefore repeats exactly what it would have do
 vary between runs, because fused attention adds gradients in no fixed order.
 """
 
-import json
 import os
 import platform
 import shutil
@@ -48,7 +47,7 @@ import torch
 import torch.distributed as dist
 
 from vit.errors import InvalidConfig, InvalidRun, UserError
-from vit.files import acquire_lock, check_locks, replaced
+from vit.files import acquire_lock, check_locks
 from vit.out_of_memory import describe_failure, is_out_of_memory
 from vit.paths import INSTALLED, PROJECT
 from vit.training.loop.config import TrainConfig
@@ -65,6 +64,7 @@ from vit.training.loop.run_folder import (
     read_json,
     record_outcome,
     write_about,
+    write_json,
 )
 from vit.training.loop.step import OutOfMemory
 from vit.training.loop.trainer import Result, Trainer, hardware
@@ -227,8 +227,7 @@ def _write_environment(config: TrainConfig, run: Path, process: Process) -> int:
         attempt += 1
     else:  # a new run, or the file is damaged: each attempt has recorded its start
         attempt = sum(record["kind"] == "start" for record in read_metrics(run / "metrics.jsonl"))
-    with replaced(run / "config.json") as file:
-        file.write(config.model_dump_json(indent=2).encode() + b"\n")
+    write_json(run / "config.json", config.model_dump(mode="json"))
     facts = {
         "format": FORMAT,
         "command": sys.argv,
@@ -244,8 +243,7 @@ def _write_environment(config: TrainConfig, run: Path, process: Process) -> int:
         "seed": config.seed,
         "attempt": attempt,
     }
-    with replaced(environment) as file:
-        file.write(json.dumps(facts, indent=2).encode() + b"\n")
+    write_json(environment, facts)
     return attempt
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit.checkpoints import load, manage, save
 from vit.errors import InvalidRun, UserError
-from vit.files import check_locks, remove_folder, replaced
+from vit.files import check_locks, remove_folder
 from vit.paths import runs_folder
 from vit.training.engines import watch
 from vit.training.engines.clusters import find_cluster
@@ -189,8 +189,7 @@ def _write_settings(folder: Path, checked: ValidatedRun) -> None:
     """Write a run's settings; `config.json` comes last, because it marks the folder as a run."""
     if checked.base:
         fine_tuning.write_base(folder, checked.base)
-    with replaced(folder / "config.json") as file:
-        file.write(checked.config.model_dump_json(indent=2).encode() + b"\n")
+    write_json(folder / "config.json", checked.config.model_dump(mode="json"))
 
 
 def stop(run_id: str) -> None:
@@ -266,16 +265,16 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
             _change_about(run.folder, halving=None)
         if request.devices != run.devices:
             _change_about(run.folder, devices=list(request.devices))
-        settings = (run.folder / "config.json").read_bytes()
+        settings = read_document(run.folder / "config.json")
         if config:
-            _replace_file(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
+            _write_config(run.folder, config.model_dump(mode="json"))
         try:
             engine.submit(run.folder, request)
         except (UserError, OSError):
             if request.devices != run.devices:
                 _change_about(run.folder, devices=list(run.devices))
             if config:
-                _replace_file(run.folder / "config.json", settings)
+                _write_config(run.folder, settings)
             raise
     watch.forget()
     return find_run(run_id)
@@ -354,9 +353,9 @@ def _check_ours(run: Run) -> None:
         raise InvalidRun(f"This run is trained by another program ({run.loop}). Stop and resume it there.")
 
 
-def _replace_file(path: Path, content: bytes) -> None:
-    with write_errors(path.parent), replaced(path) as file:
-        file.write(content)
+def _write_config(folder: Path, settings: dict[str, Any]) -> None:
+    with write_errors(folder):
+        write_json(folder / "config.json", settings)
 
 
 def _change_about(folder: Path, **values: Any) -> None:
