@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 import threading
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from pages.links import session
 from pages.links.source import Source
 from pages.server import pass_queue
 from pages.server.result_cache import MODELS, SHOW_DURATION_ABOVE_SECONDS, cached
-from pages.server.uploaded_pictures import Upload
+from pages.server.uploaded_pictures import Upload, key_of
 from vit import checkpoints, view
 from vit.errors import UserError
 from vit.images.files import decode, tiff
@@ -96,8 +95,8 @@ def explained(
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
             return checkpoint.identity, view.explanation.explain_picture(checkpoint, picture, size, precision)
 
-    digest = hashlib.sha256(image).hexdigest()
-    whose, explanation = cached(("explained", checkpoint.body, digest, size, precision, frame, stretch), work)
+    key = "explained", checkpoint.body, key_of(image), size, precision, frame, stretch
+    whose, explanation = cached(key, work)
     return explanation if whose == checkpoint.identity else view.with_predictions(explanation, checkpoint)
 
 
@@ -110,13 +109,13 @@ def used_range(data: bytes) -> UsedRange | None:
         except UserError:  # `explained` reports it
             return None
 
-    used: UsedRange | None = cached(("used range", hashlib.sha256(data).hexdigest()), work)
+    used: UsedRange | None = cached(("used range", key_of(data)), work)
     return used
 
 
 def pages_note(data: bytes) -> str:
     """Cached `vit.images.files.tiff.pages_note`."""
-    note: str = cached(("pages of", hashlib.sha256(data).hexdigest()), lambda: tiff.pages_note(data))
+    note: str = cached(("pages of", key_of(data)), lambda: tiff.pages_note(data))
     return note
 
 
@@ -136,7 +135,7 @@ def readable(files: Sequence[_File], with_videos: bool = False) -> tuple[list[_F
 
     good, problems = [], []
     for file in files:
-        key = "problem of", hashlib.sha256(file.data).hexdigest()
+        key = "problem of", key_of(file.data)
         if (with_videos and is_video(file.data)) or not (why := cached(key, partial(problem, file.data))):
             good.append(file)
         else:

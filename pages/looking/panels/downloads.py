@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -195,8 +194,8 @@ def _frames(view: _View, code: dict[str, Any]) -> None:
     size = explanation.preprocess.size
     precision: Precision = "bfloat16" if "bfloat16" in str(explanation.record.queries[0].dtype) else "float32"
     choice = {name: code[name] for name in ("target", "method") if name in code and selection.view == "relevance"}
-    digest = hashlib.sha256(source.data).hexdigest()
-    request = (digest, checkpoint.identity, size, precision, selection, *choice.items())
+    picture = uploaded_pictures.key_of(source.data)
+    request = (picture, checkpoint.identity, size, precision, selection, *choice.items())
     made = session.of(session.Explore).frames
     if made and made[0] == request:
         with st.container(horizontal=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -214,7 +213,7 @@ def pick_frame(source: Source) -> Source:
             address.change(ExploreLink, frame=frame)
 
     first = min(address.read(ExploreLink).frame or 1, frames)
-    offers = hashlib.sha256(source.data).hexdigest(), frames
+    offers = uploaded_pictures.key_of(source.data), frames
     frame = st.slider(
         "Frame",
         1,
