@@ -33,12 +33,13 @@ class Method:
     Attributes:
         title: display name.
         sentence: description in one sentence.
-        compute: maps a recorded pass, a query, a direction and settings to (N,) nonnegative numbers in any unit;
-            `weights` normalises those of class-specific methods.
+        compute: maps a recorded pass, a query, a direction and settings to (N,) numbers in any unit, at least 0 unless
+            `signed`; `weights` normalises those of class-specific methods.
         of_class: whether the map depends on the class.
         of_tokens: whether single tokens can be explained.
         settings: names and default values.
         passes: approximate number of forward passes beyond those of the record.
+        signed: whether numbers can be negative, for tokens that speak against the class.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Method:
     of_tokens: bool
     settings: Mapping[str, Any]
     passes: int = 0
+    signed: bool = False
 
     @property
     def unit(self) -> Unit:
@@ -64,8 +66,8 @@ def weights(
     """Compute a method's number for each token: (N,).
 
     Class-specific methods sum gradients of a logit, whose scale is not comparable between pictures. Their results are
-    normalised to shares of the whole map, prefix tokens included, which sum to 1, or to 0 if no token supports the
-    class. Other results are attention weights: those of "from" sum to 1, those of "to" need not.
+    normalised to shares of the whole map, prefix tokens included, whose absolute values sum to 1, or to 0 if no token
+    matters for the class. Other results are attention weights: those of "from" sum to 1, those of "to" need not.
 
     Args:
         name: in `METHODS`.
@@ -88,8 +90,8 @@ def weights(
 
 
 def shares(numbers: Tensor) -> Tensor:
-    """Normalise numbers (N,) to sum to 1; zeros if the sum is 0."""
-    return numbers / numbers.sum().clamp_min(1e-30)
+    """Normalise numbers (N,) so that their absolute values sum to 1; zeros if all are 0."""
+    return numbers / numbers.abs().sum().clamp_min(1e-30)
 
 
 def heatmap_of(
@@ -107,13 +109,14 @@ def method(
     of_class: bool = True,
     of_tokens: bool = True,
     passes: int = 0,
+    signed: bool = False,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register a function of recorded pass, query and direction in `METHODS`; keyword-only arguments are settings."""
 
     def register(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
         parameters = inspect.signature(compute).parameters.values()
         settings = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-        METHODS[name] = Method(title, sentence, compute, of_class, of_tokens, settings, passes)
+        METHODS[name] = Method(title, sentence, compute, of_class, of_tokens, settings, passes, signed)
         return compute
 
     return register
@@ -190,6 +193,35 @@ def rollout(
     """
     start = recorded.record.read if query is None else query
     return recorded.record.rollout(start, residual, direction, fusion, discard)
+
+
+@method(
+    "attnlrp",
+    "AttnLRP",
+    "The class's logit, traced back to the patches: what speaks for the class and what against it "
+    "(Achtibat et al. 2024).",
+    of_tokens=False,
+    signed=True,
+)
+def attnlrp(
+    recorded: RecordedPass, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
+) -> Tensor:
+    """Propagate the class's logit back to the tokens that enter a block, layer by layer. Runs its own passes.
+
+    Args:
+        query, direction: ignored; the method explains the class only.
+        start_block: block whose input tokens are explained; negative from the end.
+
+    Returns:
+        (N,), in units of the class's logit; negative for tokens that speak against the class.
+
+    Raises:
+        ValueError: unknown block.
+
+    Source: Achtibat et al. 2024, arXiv 2402.05602, see `vit.explain.lrp`.
+    """
+    inputs = recorded.model, recorded.pixels, recorded.record.target
+    return explain.attnlrp(*inputs, start_block, recorded.hook)
 
 
 @method(

@@ -256,14 +256,14 @@ def relevance_record(
         ValueError: more than one picture, or an unsupported shape.
     """
     with torch.inference_mode(False), torch.enable_grad(), onednn():
-        model = _frozen(model, pixels)
+        model = frozen(model, pixels)
         rows = model.read if hook is None else EVERY  # a hook applies to all tokens
         passed = list(_pass_blocks(model, pixels, hook, every=hook is not None))
         last = passed[-1].after.detach().requires_grad_()
         features, pool_attention = model.pool_features(last if rows == model.read else last[:, model.read])
         logits = model.head(features)
         target = int(logits[0].argmax()) if target is None else target
-        _check_target(model.config, target)
+        check_target(model.config, target)
         (back,) = torch.autograd.grad(logits[0, target], last)
         blocks = []
         prefix = len(model.config.prefix)
@@ -326,11 +326,11 @@ def legrad(
     """
     start_block = checked_index("block", start_block, model.config.depth)
     with torch.inference_mode(False), torch.enable_grad(), onednn():
-        model = _frozen(model, pixels)
+        model = frozen(model, pixels)
         if target is None:
             with torch.no_grad():
                 target = int(model(pixels, hook=hook).logits[0].argmax())
-        _check_target(model.config, target)
+        check_target(model.config, target)
         maps = []
         for block, (_, inputs, heads, after) in enumerate(_pass_blocks(model, pixels, hook, every=True)):
             if block < start_block:
@@ -347,7 +347,7 @@ def legrad(
     return torch.stack(maps).mean(0)
 
 
-def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
+def frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
     """Return a copy in evaluation mode that shares memory, with frozen parameters."""
     if not model.config.num_classes:
         raise UserError(
@@ -397,6 +397,7 @@ def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> T
     return torch.cat([back.new_zeros(len(model.config.prefix)), lengths.flatten()])
 
 
-def _check_target(config: ViTConfig, target: int) -> None:
+def check_target(config: ViTConfig, target: int) -> None:
+    """Raise `UserError` if the model has no such class."""
     if not 0 <= target < config.num_classes:
         raise UserError(f"There is no class {target}: they run from 0 to {config.num_classes - 1}.")
