@@ -94,7 +94,7 @@ def run_explain(options: argparse.Namespace) -> None:
     geometry = preprocess.geometry(picture)
     with _user_write_errors(options.out):
         if options.out.suffix.lower() == ".png":
-            overlay(picture, heatmap.numpy(), geometry.box).save(options.out)
+            overlay(picture, heatmap.numpy(), geometry.box, signed=METHODS[options.method].signed).save(options.out)
         else:
             unit = METHODS[options.method].unit
             options.out.write_bytes(attention_npz(record, heatmap, checkpoint, preprocess, geometry, view, unit))
@@ -119,7 +119,8 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
             problems.append(str(error))
             continue
         record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
-        drawn = overlay(picture, record.heatmap(numbers).numpy(), preprocess.geometry(picture).box)
+        box, signed = preprocess.geometry(picture).box, METHODS[options.method].signed
+        drawn = overlay(picture, record.heatmap(numbers).numpy(), box, signed=signed)
         file = folder / _unused_name(path.stem, names)
         names.add(file.name)
         with _user_write_errors(file):

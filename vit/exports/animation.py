@@ -64,6 +64,7 @@ class Step(NamedTuple):
         query: (row, col) of the query patch; None if the query is not a patch.
         label: text below the picture.
         duration: [ms].
+        signed: see `MapView.signed`.
     """
 
     picture: Image.Image
@@ -74,6 +75,7 @@ class Step(NamedTuple):
     query: tuple[int, int] | None
     label: str
     duration: int
+    signed: bool = False
 
 
 def over_blocks(explanation: Explanation, selection: Selection) -> Film:
@@ -185,7 +187,7 @@ def over_frames(
         asks_token = view.facts.get("query") is not None
         query = _query_position(selection, len(attention.prefix), attention.grid) if asks_token else None
         heatmap = attention.heatmap(view.weights).numpy()
-        steps.append(Step(picture, box, heatmap, view.low, view.top, query, label, duration))
+        steps.append(Step(picture, box, heatmap, view.low, view.top, query, label, duration, view.signed))
         progress((index + 1) / len(frames))
     return _draw_film(_on_one_scale(steps) if selection.scale == "shared" else steps, selection, hold=False)
 
@@ -220,7 +222,7 @@ def _draw_film(steps: Sequence[Step], selection: Selection, hold: bool = True) -
 
 def _draw_step(step: Step, selection: Selection) -> Image.Image:
     """Draw one picture with its map, query patch and label."""
-    picture = paint_heatmap(step.picture, step.heatmap, step.box, selection, step.low, step.top)
+    picture = paint_heatmap(step.picture, step.heatmap, step.box, selection, step.low, step.top, step.signed)
     sheet = Image.new("RGB", (picture.width, picture.height + _LABEL), "white")
     sheet.paste(picture)
     draw = ImageDraw.Draw(sheet)

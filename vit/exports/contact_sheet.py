@@ -109,7 +109,7 @@ def classify_and_explain(checkpoint: Checkpoint, picture: Picture, method: str, 
         recorded = RecordedPass.without_class(checkpoint.model, pixels)
         attention = recorded.record.last_attention()
         heatmap = heatmap_of(recorded, method, **settings)
-        return PictureResult("", None, _spread(attention), _thumbnail(image, heatmap, checkpoint))
+        return PictureResult("", None, _spread(attention), _thumbnail(image, heatmap, checkpoint, False))
     recorded = RecordedPass.of_class(checkpoint.model, pixels)
     target = recorded.record.target
     label, probability = checkpoint.labels[target], checkpoint.model.probabilities(recorded.record.logits[0])[target]
@@ -117,7 +117,7 @@ def classify_and_explain(checkpoint: Checkpoint, picture: Picture, method: str, 
         label,
         float(probability),
         _spread(recorded.record.last_attention()),
-        _thumbnail(image, heatmap_of(recorded, method, **settings), checkpoint),
+        _thumbnail(image, heatmap_of(recorded, method, **settings), checkpoint, METHODS[method].signed),
         is_sure(float(recorded.record.logits[0].max()), checkpoint.facts),
     )
 
@@ -216,13 +216,13 @@ def _open_picture(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Ima
     return Normalise(preprocess, picture.content.device)(picture.content[None]), image
 
 
-def _thumbnail(image: Image.Image, heatmap: Tensor, checkpoint: Checkpoint) -> bytes:
+def _thumbnail(image: Image.Image, heatmap: Tensor, checkpoint: Checkpoint, signed: bool) -> bytes:
     height, width = (
         max(1, round(THUMBNAIL_SIDE * side / max(checkpoint.preprocess.size))) for side in checkpoint.preprocess.size
     )
     how = Image.Resampling.NEAREST if max(image.size) < THUMBNAIL_SIDE else Image.Resampling.BICUBIC
     small = image.resize((width, height), how)
-    return encode_image(overlay(small, heatmap.numpy()), "JPEG", quality=85)
+    return encode_image(overlay(small, heatmap.numpy(), signed=signed), "JPEG", quality=85)
 
 
 def _spread(weights: Tensor) -> float:

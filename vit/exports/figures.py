@@ -10,7 +10,7 @@ from vit.images.geometry import Box
 from vit.view.captions import clear, outline, token_name
 from vit.view.explanation import Explanation
 from vit.view.map_view import MapView, shared_top
-from vit.view.overlay import mosaic, scaled, window
+from vit.view.overlay import COLORMAPS, SIGNED_COLOURS, mosaic, scaled, window
 from vit.view.prediction import answer
 from vit.view.selection import Selection
 
@@ -124,7 +124,7 @@ def map_figure(
         if colours:
             sheet.colours(
                 high + 1.2 + (LINE if weight else 0),
-                colormap(selection),
+                SIGNED_COLOURS if map_view.signed else COLORMAPS[colormap(selection)],
                 (map_view.low, map_view.top),
                 (float(patches.min()), float(patches.max())),
                 map_view.unit,
@@ -175,7 +175,7 @@ def grid_figure(
         axes.set_ylabel("Block", labelpad=2)
         if shared:
             ends = float(maps.min()), float(maps.max())
-            sheet.colours(above + high + 1.2 + LINE, colormap(selection), (0.0, top), ends, "weight", record.tokens)
+            sheet.colours(above + high + 1.2 + LINE, COLORMAPS[colormap(selection)], (0.0, top), ends, "weight", record.tokens)
         else:
             sheet.text(0, above + high + 1, "Each map from 0 to its own strongest patch; colours cannot be compared.")
     return sheet.content

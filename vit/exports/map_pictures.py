@@ -23,13 +23,19 @@ def draw_map(
     """Draw a map over a picture like the viewer does; see `paint_heatmap`."""
     if map_view.colours is None:
         heatmap = record.heatmap(map_view.weights).numpy()
-        return paint_heatmap(picture, heatmap, box, selection, map_view.low, map_view.top)
+        return paint_heatmap(picture, heatmap, box, selection, map_view.low, map_view.top, map_view.signed)
     colours, opacity = map_view.colours.numpy(), selection.opacity
     return coloured(picture.convert("RGB"), colours, box, opacity=opacity, smooth=selection.smooth)
 
 
 def paint_heatmap(
-    picture: Image.Image, heatmap: Heatmap, box: Box, selection: Selection, low: float, top: float
+    picture: Image.Image,
+    heatmap: Heatmap,
+    box: Box,
+    selection: Selection,
+    low: float,
+    top: float,
+    signed: bool = False,
 ) -> Image.Image:
     """Draw a heatmap over a picture, with the selection's colours, opacity, cover, smoothness and outline.
 
@@ -38,16 +44,18 @@ def paint_heatmap(
         heatmap: (rows, cols).
         box: the part of the picture that the model sees [px].
         low, top: values of the first and the last colour.
+        signed: see `MapView.signed`.
     """
     covered = overlay(
         picture,
-        heatmap - np.float32(low),
+        heatmap if signed else heatmap - np.float32(low),
         box,
         opacity=selection.opacity,
         cover=selection.cover,
         colormap=colormap(selection),
         smooth=selection.smooth,
-        vmax=top - low,
+        vmax=top if signed else top - low,
+        signed=signed,
     )
     numbers = torch.from_numpy(np.asarray(heatmap, np.float32))
     if selection.contour == "mass" and (numbers > 0).any():

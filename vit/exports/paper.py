@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
 from PIL import Image
 
 from vit.images.geometry import Box
-from vit.view.overlay import COLORMAPS
 
 Kind = Literal["png", "svg", "pdf"]
 
@@ -80,7 +80,7 @@ class Sheet:
     def colours(
         self,
         above: float,
-        name: str,
+        colours: NDArray[np.uint8],
         scale: tuple[float, float],
         ends: tuple[float, float],
         unit: str,
@@ -90,7 +90,7 @@ class Sheet:
 
         Args:
             above: distance from the top [mm].
-            name: of the colour map.
+            colours: RGB (256, 3).
             scale: values of the first and the last colour.
             ends: minimum and maximum of the data; an end of the bar that they exceed is an arrow.
             unit: see `vit.view.map_view.MapView`; weights get a second axis in multiples of uniform attention.
@@ -105,8 +105,8 @@ class Sheet:
             (True, True): "both",
         }[ends[0] < low - slack, ends[1] > top + slack]
         axes = self.axes(ASIDE, above, self.width - 2 * EDGE - 2 * ASIDE, BAR)
-        colours = ScalarMappable(Normalize(low, top), ListedColormap(COLORMAPS[name] / 255))
-        bar = self.figure.colorbar(colours, axes, orientation="horizontal", extend=extend, extendfrac=0.02)
+        mapped = ScalarMappable(Normalize(low, top), ListedColormap(colours / 255))
+        bar = self.figure.colorbar(mapped, axes, orientation="horizontal", extend=extend, extendfrac=0.02)
         bar.outline.set_linewidth(0.5)
         assert bar.solids is not None  # always set for a bar without lines
         bar.solids.set_rasterized(True)  # as vectors, the 256 adjacent fields would show hairlines between them

@@ -60,7 +60,12 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
 
 
 def class_sentence(
-    title: str, target: str, name: str = "", direction: str = "from", unusual: Mapping[str, Any] = MappingProxyType({})
+    title: str,
+    target: str,
+    name: str = "",
+    direction: str = "from",
+    unusual: Mapping[str, Any] = MappingProxyType({}),
+    signed: bool = False,
 ) -> str:
     """Describe the map of an explanation method in one sentence.
 
@@ -69,6 +74,7 @@ def class_sentence(
         target: name of the class; "" for a class-independent method.
         name: of the query token; "" for the model's output.
         unusual: non-default settings of the method, see `vit.explain.settings.Settings.changed`.
+        signed: whether the method's numbers can be negative.
 
     >>> class_sentence("Relevance", "cat")
     'Relevance: evidence for “cat”.'
@@ -77,7 +83,8 @@ def class_sentence(
     """
     title += settings(unusual)
     if not name:
-        return f"{title}: {_say('speaksFor', target=target) if target else _say('readFrom')}."
+        evidence = _say("speaksForOrAgainst" if signed else "speaksFor", target=target)
+        return f"{title}: {evidence if target else _say('readFrom')}."
     title += _say("forClass", target=target) if target else ""
     return f"{title}: {_say('whichDrewOn' if direction == 'to' else 'drewOn', name=name)}."
 

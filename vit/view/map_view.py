@@ -47,6 +47,11 @@ class MapView:
     verdict: str = ""
     colours: Tensor | None = None
 
+    @property
+    def signed(self) -> bool:
+        """Whether negative values count: colours then run from `low`, which is -top, over a pale 0 to `top`."""
+        return self.facts["method"] in METHODS and METHODS[self.facts["method"]].signed
+
     @classmethod
     def of(cls, record: AttentionRecord, selection: Selection, payload: bytes = b"") -> Self:
         """Build the map to export; the attention map if the record lacks the data of the selected view.
@@ -82,8 +87,10 @@ class MapView:
         numbers = methods.weights(recorded, method, query, direction, **unusual)
         facts = method_facts(recorded, method, label, query, direction, unusual)
         name = "" if query is None else token_name(query, record.prefix, record.grid)
-        caption = class_sentence(METHODS[method].title, label, name, direction, unusual)
-        return cls(numbers, facts, caption, 0.0, _strongest_patch(numbers, record, without=query), METHODS[method].unit)
+        signed = METHODS[method].signed
+        caption = class_sentence(METHODS[method].title, label, name, direction, unusual, signed)
+        top = _strongest_patch(numbers.abs() if signed else numbers, record, without=query)
+        return cls(numbers, facts, caption, -top if signed else 0.0, top, METHODS[method].unit)
 
     @classmethod
     def of_components(cls, record: AttentionRecord, block: int, of: Components, colours: Tensor) -> Self:

@@ -67,6 +67,7 @@ class Method(TypedDict):
         chain: id of the data from which the browser computes maps; "" if the server computes them.
         tokens: whether the method can explain any token, not only the model's output.
         settings: names of the `vit.explain.settings.Settings` that the method uses.
+        signed: whether values can be negative, for tokens that speak against the class.
     """
 
     title: str
@@ -75,6 +76,7 @@ class Method(TypedDict):
     chain: str
     tokens: bool
     settings: Sequence[str]
+    signed: bool
 
 
 def describe(selection: Selection, choice: MethodChoice, label: str) -> Method:
@@ -91,6 +93,7 @@ def describe(selection: Selection, choice: MethodChoice, label: str) -> Method:
         chain="",
         tokens=method.of_tokens,
         settings=list(selection.settings(method.settings)),
+        signed=method.signed,
     )
 
 

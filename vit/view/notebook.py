@@ -205,7 +205,8 @@ class View:
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays and saves."""
-        return framed(self.page(), self._name, self._title, self._picture, self._box, self.heatmap())
+        signed = self.method in METHODS and METHODS[self.method].signed
+        return framed(self.page(), self._name, self._title, self._picture, self._box, self.heatmap(), signed)
 
     def _select(self, **values: Any) -> None:
         """Change the selection, here and in the frames."""

@@ -25,26 +25,26 @@ _THEMES = (
 )
 
 
-def framed(page: str, name: str, title: str, picture: Image.Image, box: Box, heatmap: Tensor) -> str:
+def framed(page: str, name: str, title: str, picture: Image.Image, box: Box, heatmap: Tensor, signed: bool) -> str:
     """Build the HTML of an iframe that shows a page.
 
     Args:
         page: from `vit.view.standalone_page.standalone`, with `name` as its cell.
         name: identifies the iframe in messages.
         title: for screen readers.
-        picture, box, heatmap: static fallback for notebooks that are not trusted, which remove iframes.
+        picture, box, heatmap, signed: static fallback for notebooks that are not trusted, which remove iframes.
     """
     source = page.replace("&", "&amp;").replace('"', "&quot;")
     return (
         f'<style>{_THEMES}</style><iframe class="vit-view" name="{name}" sandbox="allow-scripts" allowfullscreen '
         f'title="{html.escape(title)}" style="{_STYLE}" onload="{_ON_LOAD}" srcdoc="{source}">'
-        f"<p>Trust this notebook to use the interactive viewer.</p>{_still(picture, box, heatmap)}</iframe>"
+        f"<p>Trust this notebook to use the interactive viewer.</p>{_still(picture, box, heatmap, signed)}</iframe>"
     )
 
 
-def _still(picture: Image.Image, box: Box, heatmap: Tensor) -> str:
+def _still(picture: Image.Image, box: Box, heatmap: Tensor, signed: bool) -> str:
     """Build an `img` element with the map over the picture, at a small size."""
     if (factor := _STILL_SIDE / max(picture.size)) < 1:
         picture, box = scaled(picture, box, factor)
-    still = encode_image(overlay(picture, heatmap.numpy(), box), "JPEG", quality=_STILL_QUALITY)
+    still = encode_image(overlay(picture, heatmap.numpy(), box, signed=signed), "JPEG", quality=_STILL_QUALITY)
     return f'<img alt="The map" src="{data_url(still, "JPEG")}">'

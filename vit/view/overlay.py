@@ -1,6 +1,7 @@
 """Draw heatmaps: colour them, overlay them on the original picture, arrange many of them in a grid.
 
-Colours represent value / vmax, clipped to 0..1. By default, maps that are shown together share one vmax.
+Colours represent value / vmax, clipped to 0..1, or to -1..1 for signed maps. By default, maps that are shown together
+share one vmax.
 """
 
 from pathlib import Path
@@ -19,6 +20,7 @@ Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
 
 # Ends of the "RdBu" colour map, distinguishable for colour-blind people. Source: Brewer, colorbrewer2.org.
 RED, BLUE = (178, 24, 43), (33, 102, 172)
+_PALE = (247, 247, 247)  # its middle
 
 OUTSIDE_BRIGHTNESS = 0.6  # brightness of the part that the model does not see
 PIXELATED_SIDE = 128  # pictures up to this side are enlarged pixel by pixel, as in the viewer [px]
@@ -29,6 +31,11 @@ _STRIP_ROWS = 256  # rows per strip, so that a 50-megapixel picture needs only o
 # CC0). Stored in a file, because importing matplotlib takes longer than loading a page; a test compares them with it.
 _TABLES = np.load(Path(__file__).with_name("colormaps.npy"))
 COLORMAPS: dict[str, NDArray[np.uint8]] = dict(zip(get_args(Colormap), _TABLES, strict=True))
+
+# Colours of signed maps (256, 3): blue for -vmax, pale for 0, red for vmax; `colours.js` has the same.
+SIGNED_COLOURS = np.rint(
+    [np.interp(np.arange(256), [0, 127.5, 255], ends) for ends in zip(BLUE, _PALE, RED, strict=True)]
+).T.astype(np.uint8)
 
 
 def colorize(heatmap: Heatmap, colormap: Colormap = "viridis", vmax: float | None = None) -> NDArray[np.uint8]:
@@ -58,12 +65,13 @@ def overlay(
     colormap: Colormap = "viridis",
     smooth: bool = False,
     vmax: float | None = None,
+    signed: bool = False,
 ) -> Image.Image:
     """Overlay a heatmap on the original picture. The part that the model does not see is dimmed.
 
     Args:
         picture: RGB, at its original size.
-        heatmap: (rows, cols), finite; negative values count as 0.
+        heatmap: (rows, cols), finite; negative values count as 0 unless `signed`.
         box: the part of the picture that the heatmap covers [px], `Geometry.box`; None for the whole picture.
         opacity: 0 shows only the picture; higher values cover more of it.
         cover: "weight" leaves values below the mean uncovered, and covers higher values more; "film" covers the whole
@@ -71,17 +79,28 @@ def overlay(
         colormap: a name in `COLORMAPS`.
         smooth: interpolate between patch centres, instead of one flat colour per patch.
         vmax: value of the last colour; None for the maximum.
+        signed: colour from -vmax to vmax by `SIGNED_COLOURS`, whatever `colormap`, over the picture in grey; coverage
+            depends on absolute values.
 
     Returns:
         RGB, of the picture's size.
     """
     heatmap = np.asarray(heatmap, np.float32)
-    vmax = _scale_maximum(heatmap, vmax)
+    sizes = np.abs(heatmap) if signed else heatmap
+    vmax = _scale_maximum(sizes, vmax)
+    mean = _colour_levels(sizes, vmax).mean()
+    if signed:
+        heatmap = (heatmap + np.float32(vmax)) / 2  # the middle of the colours is 0
+    colours = SIGNED_COLOURS if signed else COLORMAPS[colormap]
+    if signed and cover == "weight":  # opacity alone tells red from pale
+        colours = colours[[0] * 128 + [255] * 128]
     left, top, right, bottom = box or Box(0, 0, *picture.size)
     x, y = _pixels_inside(left, right, picture.width), _pixels_inside(top, bottom, picture.height)
     across = _patch_weights(x, left, right, heatmap.shape[1], smooth)  # (width seen, cols)
     shades = across @ heatmap.T  # (width seen, rows)
-    veil = _coverage(opacity, _colour_levels(heatmap, vmax).mean() if cover == "weight" else None)
+    veil = _coverage(opacity, mean if cover == "weight" else None, signed)
+    if signed:
+        picture = picture.convert("L")
     picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # `convert` would copy an RGB picture
     covered = len(x) == picture.width and len(y) == picture.height
     result = picture.copy() if covered else picture.point(lambda value: round(value * OUTSIDE_BRIGHTNESS))
@@ -95,7 +114,7 @@ def overlay(
         levels = _colour_levels(
             _patch_weights(part, top, bottom, heatmap.shape[0], smooth) @ shades.T, vmax
         )  # (strip, width seen)
-        colors = Image.fromarray(COLORMAPS[colormap][levels])
+        colors = Image.fromarray(colours[levels])
         result.paste(colors, (int(x[0]), int(part[0])), Image.fromarray(veil[levels]))
     return result
 
@@ -208,17 +227,19 @@ def signed_overlay(
     return Image.fromarray(np.rint(pale * (1 - cover) + np.where(enlarged > 0, RED, BLUE) * cover).astype(np.uint8))
 
 
-def _coverage(opacity: float, mean: float | None) -> NDArray[np.uint8]:
+def _coverage(opacity: float, mean: float | None, signed: bool) -> NDArray[np.uint8]:
     """Compute the alpha value (256,) of each colour, 0 to 255; the viewer does the same.
 
     Args:
-        mean: mean colour level of all patches, 0 to 255; levels below it are transparent. None for a film.
+        mean: mean level of all patches, 0 to 255; levels below it are transparent. None for a film.
+        signed: levels grow from the middle of the colours to both ends.
     """
+    levels = np.abs(2 * np.arange(256) - 255) if signed else np.arange(256)
     if mean is None:
-        covered = np.linspace(opacity**2, opacity**0.5, 256)
+        covered = np.linspace(opacity**2, opacity**0.5, 256)[levels]
     else:
         clear = np.floor(mean + 0.5)
-        covered = np.sqrt(opacity * np.clip((np.arange(256) - clear) / max(255 - clear, 1), 0, 1))
+        covered = np.sqrt(opacity * np.clip((levels - clear) / max(255 - clear, 1), 0, 1))
     return np.rint(255 * covered).astype(np.uint8)
 
 

@@ -33,6 +33,7 @@ export function showAnswers(page, answers) {
 /** @param {Page} page */
 function foldAndInvite(page) {
   page.find(".folded").removeAttribute("open");
-  setText(page.find(".invite"), `Yellow counts most. ${isTouch() ? "Tap" : "Move over"} the picture.`);
+  const brightest = Object.assign(document.createElement("span"), { className: "brightest", textContent: "Yellow counts most. " });
+  page.find(".invite").replaceChildren(brightest, `${isTouch() ? "Tap" : "Move over"} the picture.`);
   page.over.addEventListener("pointerenter", () => (page.find(".invite").style.visibility = "hidden"), { once: true });
 }

@@ -150,7 +150,7 @@ export class Overlay {
   }
 
   /**
-   * Return the mean colour index of all patches, 0 to 255.
+   * Return the mean colour index of the absolute values of all patches, 0 to 255.
    *
    * @param {Float32Array} values
    * @param {number} at index of the first patch in values
@@ -161,8 +161,8 @@ export class Overlay {
     const count = this.payload.patches;
     let sum = 0;
     for (let i = at; i < at + count; i++) {
-      const level = values[i] * scale;
-      sum += level >= 255 ? 255 : level > 0 ? (level + 0.5) | 0 : 0;
+      const level = Math.abs(values[i]) * scale;
+      sum += level >= 255 ? 255 : (level + 0.5) | 0;
     }
     return Math.floor(sum / count + 0.5);
   }

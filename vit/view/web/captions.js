@@ -19,11 +19,13 @@ export function ordinal(n) {
 }
 
 /**
- * Format a share with two significant digits: "31%", "3.1%", "0.31%".
+ * Format a share with two significant digits: "31%", "3.1%", "−0.31%".
  *
  * @param {number} share
+ * @returns {string}
  */
 export function percent(share) {
+  if (share < 0) return `−${percent(-share)}`;
   const p = 100 * share;
   if (p > 0 && p < 0.001) return `< ${withPercentSign("0.001")}`;
   if (p >= 99.95) return withPercentSign("100");
@@ -82,6 +84,7 @@ export function prefixMeaning(name) {
 
 /** Tooltips that explain the terms beside the maps. */
 export const GLOSSARY = {
+  sides: "Shares of the evidence: the absolute values of all tokens add up to 100%",
   spread: "Over how many tokens the attention is spread: the exponential of its entropy. Entropy of uniform: 0 is a single token, 1 is all tokens equally",
   uniform: "× uniform: multiples of the weight that each token would have if attention were spread evenly",
   prefix: "Tokens before the patches, which belong to no place in the picture: the answer is read from the class token, registers store information about the whole picture",
@@ -180,8 +183,9 @@ export function settingsText(names, selection) {
  *
  * @param {Method} method
  */
-function purpose({ target }) {
-  return target ? translate(SENTENCES.speaksFor, { target }) : translate(SENTENCES.readFrom);
+function purpose(method) {
+  const { target } = method;
+  return target ? translate(method.signed ? SENTENCES.speaksForOrAgainst : SENTENCES.speaksFor, { target }) : translate(SENTENCES.readFrom);
 }
 
 /**
@@ -298,10 +302,14 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
     return scale === "own"
       ? `This map alone: from its least similar patch, ${signed(low)}, to its most similar other one, ${signed(top)}. ${alone}`
       : "One scale for every patch: a cosine of 1 is the same direction, 0 is unrelated; below 0 has the colour of 0.";
+  const both = shared && scale !== "own";
+  if (low < 0) {
+    const those = translate(both ? "One scale for both maps" : "This map alone");
+    return translate("{those}: from blue, against the class, to red, for it, up to {top} of all evidence; pale is 0.", { those, top: percent(top) });
+  }
   const ends =
     translate("it ends at {top}: in half of the heads no patch is stronger; stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });
   const other = translate("it ends at the strongest patch other than the token itself, {top}.", { top: percent(top) });
-  const both = shared && scale !== "own";
   const reach =
     view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}${whole ? ", in shares of all its weight" : ""}: ${other}`
     : view === "rollout" ? both ? `One scale for both rollouts: ${other}` : translate("This rollout alone: {other}", { other })

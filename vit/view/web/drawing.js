@@ -58,7 +58,7 @@ function computeMap(viewer, view, query, leader) {
     return;
   }
   const top = map.ready ? group.commonTop(view, map.strongest(query)) : 1;
-  map.top = view === "relevance" ? top || 1 : top;
+  map.setTop(view === "relevance" ? top || 1 : top);
 }
 
 /**
@@ -96,9 +96,10 @@ function chainOf({ state }) {
  * @param {number} query
  * @param {number} mean mean colour index of its patches, 0 to 255
  */
-function paintMap({ map, picture, colours, legend, state }, view, query, mean) {
+function paintMap({ page, map, picture, colours, legend, state }, view, query, mean) {
   const { selection, readKey } = state;
-  if (colours.fade(mean, selection.opacity, selection.cover)) legend.paintRamp(colours);
+  page.root.classList.toggle("signed", map.signed);
+  if (colours.fade(mean, selection.opacity, selection.cover, map.signed)) legend.paintRamp(colours);
   picture.paint(map, view, colours, selection.smooth);
   picture.drawContour(map, selection);
   picture.outlinePatches(query, readKey, comparesFeatures(view) && map.ready ? map : null);

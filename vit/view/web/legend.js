@@ -24,7 +24,7 @@ export class Legend {
   }
 
   /**
-   * Paint the ramp: opaque as in the grid in the upper row, with opacity as over the picture in the lower row.
+   * Paint the ramp: opaque in the upper row, with opacity as over the picture in the lower row.
    *
    * @param {Colours} colours
    */
@@ -32,7 +32,7 @@ export class Legend {
     const context = contextOf(/** @type {HTMLCanvasElement} */ (this.page.find(".ramp canvas")));
     const image = context.createImageData(256, 2);
     const pixels = new Uint32Array(image.data.buffer);
-    pixels.set(colours.lut);
+    pixels.set(colours.ramp);
     pixels.set(colours.veil, 256);
     context.putImageData(image, 0, 0);
   }
@@ -93,18 +93,19 @@ export class Legend {
    * @param {PictureMap} map
    * @param {View} view
    */
-  drawScale({ low, top, payload }, view) {
+  drawScale(map, view) {
     const { page } = this;
+    const { low, top, payload } = map;
     const similar = comparesFeatures(view);
-    page.find(".legend").classList.toggle("cosines", similar);
+    page.find(".legend").classList.toggle("cosines", similar || map.signed);
     page.find(".legend").classList.toggle("components", view === "components");
-    setText(page.find(".unit.weights"), similar ? "cosine" : translate("weight"));
-    if (!similar)
+    setText(page.find(".unit.weights"), similar ? "cosine" : translate(map.signed ? "evidence" : "weight"));
+    if (!similar && !map.signed)
       this.drawTicks(page.find(".times"), 0, top, payload.tokens, (times) =>
         times >= 10 ? String(Math.round(times)) : decimal(String(+times.toFixed(3))),
       );
     this.drawTicks(page.find(".ticks.weights"), low, top, similar ? 1 : 100, (value) =>
-      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? translate("{digits}%", { digits: decimal(String(+value.toPrecision(3))) }) : "0",
+      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? translate("{digits}%", { digits: decimal(String(+value.toPrecision(3)).replace("-", "−")) }) : "0",
     );
   }
 
@@ -142,8 +143,8 @@ export class Legend {
    */
   drawDescription({ low, top, payload }, view, scale, mean, shared, whole, exceeded) {
     const legend = this.page.find(".legend");
-    const clear = mean && view !== "components" ? clearText(view, low + (mean / 255) * (top - low)) : "";
-    const ends = comparesFeatures(view) ? { low: signed(low), top: signed(top) } : { low: "0", top: percent(top) };
+    const clear = mean && view !== "components" && low >= 0 ? clearText(view, low + (mean / 255) * (top - low)) : "";
+    const ends = comparesFeatures(view) ? { low: signed(low), top: signed(top) } : { low: percent(low), top: percent(top) };
     const text = legendText(payload, view, scale, low, top, shared, whole, exceeded) + clear;
     legend.title = text;
     legend.setAttribute("aria-label", `${translate("Colour scale from {low} to {top}.", ends)} ${text}`);

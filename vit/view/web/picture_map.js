@@ -42,6 +42,7 @@ export class PictureMap {
     this.top = 1;
     this.ready = false;
     this.shaded = false;
+    this.signed = false; // values can be negative: colours run from -top over 0 to top
   }
 
   /**
@@ -98,6 +99,20 @@ export class PictureMap {
     if (fits && this.relevanceKey !== computed) this.relevance.set(computed.values);
     if (fits) this.relevanceKey = computed;
     this.setValues(this.relevance, 0, Boolean(fits));
+    this.signed = Boolean(fits && state.method?.signed);
+  }
+
+  /**
+   * Set the value of the last colour.
+   *
+   * @param {number} top
+   */
+  setTop(top) {
+    this.top = top;
+    if (!this.signed) return;
+    this.low = -top;
+    for (let i = 0; i < this.values.length; i++) this.shades[i] = (this.values[i] + top) / (2 * top);
+    this.shaded = true;
   }
 
   /**
@@ -146,6 +161,7 @@ export class PictureMap {
     this.low = 0;
     this.top = 1;
     this.shaded = false;
+    this.signed = false;
     this.colours = null;
   }
 
@@ -213,6 +229,7 @@ export class PictureMap {
 
   /** @param {number} except token to ignore, -1 for none */
   strongest(except) {
+    if (this.signed) return Math.max(...this.span(except).map(Math.abs));
     return strongest(this.values, this.at, this.payload.split, this.payload.tokens, except);
   }
 

@@ -39,11 +39,22 @@ export class Readings {
     const { tokens, split } = payload;
     const to = !state.sumsToOne(view);
     const whole = summary(values, at, split, tokens);
-    if (to) this.setReading(0, "Mean weight received", percent(whole.sum / tokens), `${multiple(whole.sum)} uniform`, GLOSSARY.uniform);
+    if (map.signed) this.drawSides(map);
+    else if (to) this.setReading(0, "Mean weight received", percent(whole.sum / tokens), `${multiple(whole.sum)} uniform`, GLOSSARY.uniform);
     else this.drawSpread(whole, tokens, isExtreme(state, view));
     this.drawPrefix(map, whole.prefix, to);
     this.drawStrongest(map, whole.best);
     this.drawKeyToken(map, state, query, to);
+  }
+
+  /**
+   * Draw how much of a signed map speaks for the class.
+   *
+   * @param {PictureMap} map
+   */
+  drawSides({ values }) {
+    const [plus, minus] = [1, -1].map((sign) => values.reduce((sum, value) => sum + Math.max(0, sign * value), 0));
+    this.setReading(0, translate("For the class"), percent(plus), translate("against it {share}", { share: percent(minus) }), GLOSSARY.sides);
   }
 
   /**
@@ -64,12 +75,14 @@ export class Readings {
    * @param {number} sum total weight of the prefix tokens
    * @param {boolean} to
    */
-  drawPrefix({ values, at, payload }, sum, to) {
+  drawPrefix(map, sum, to) {
+    const { values, at, payload } = map;
     const { prefix, split, tokens } = payload;
     if (!split) return this.setReading(1, "Prefix tokens", "none", "in this model", GLOSSARY.prefix);
     const first = chipName(prefix[0]).toLowerCase();
     const both = `${GLOSSARY.prefix}. ${GLOSSARY.uniform}`;
     if (to) this.setReading(1, `From ${first}`, percent(values[at]), `${multiple(values[at] * tokens)} uniform`, both);
+    else if (map.signed) this.setReading(1, split === 1 ? `On ${first}` : `On ${split} prefix tokens`, percent(sum), "of the evidence", GLOSSARY.sides);
     else if (split === 1) this.setReading(1, `On ${first}`, percent(sum), `${multiple(sum * tokens)} uniform`, both);
     else this.setReading(1, `On ${split} prefix tokens`, percent(sum), `${first} ${percent(values[at])}`, GLOSSARY.prefix);
   }
@@ -78,10 +91,12 @@ export class Readings {
    * @param {PictureMap} map
    * @param {number} best token of the strongest patch
    */
-  drawStrongest({ values, at, payload }, best) {
+  drawStrongest(map, best) {
+    const { values, at, payload } = map;
     const most = values[at + best];
     if (!(most > 0)) return this.setReading(2, translate("Strongest patch"), "–", translate("every patch is 0"), GLOSSARY.uniform);
-    const detail = translate("{share} · {times} uniform", { share: percent(most), times: multiple(most * payload.tokens) });
+    const share = percent(most);
+    const detail = map.signed ? share : translate("{share} · {times} uniform", { share, times: multiple(most * payload.tokens) });
     const artefact = payload.artefacts.includes(best);
     const meaning = artefact ? GLOSSARY.artefact : GLOSSARY.uniform;
     this.setReading(2, translate("Strongest patch"), position(payload, best), artefact ? `${detail} · an artefact` : detail, meaning);
@@ -93,7 +108,8 @@ export class Readings {
    * @param {number} query
    * @param {boolean} to
    */
-  drawKeyToken({ values, at, payload }, state, query, to) {
+  drawKeyToken(map, state, query, to) {
+    const { values, at, payload } = map;
     const { tokens } = payload;
     const fixed = state.selection.pinned || state.queryFixed || query < 0;
     const key = fixed ? state.readKey : query;
@@ -106,7 +122,7 @@ export class Readings {
       3,
       fixed && key !== query ? tokenTitle(payload, key) : to ? "From itself" : "On itself",
       `≈ ${percent(weight)}`, // approximate, because maps are quantised, see payload.py
-      `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
+      `${map.signed ? (weight < 0 ? "against the class" : "for the class") : `${multiple(weight * tokens)} uniform`} · ${ordinal(stronger + 1)} of ${tokens}`,
       GLOSSARY.uniform,
     );
   }

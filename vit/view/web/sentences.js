@@ -24,6 +24,7 @@ export const SENTENCES = {
   "rolloutFrom": "Rollout through all blocks{settings}: tokens that contribute to {name}.",
   "rolloutTo": "Rollout through all blocks{settings}: tokens that {name} contributes to.",
   "speaksFor": "evidence for “{target}”",
+  "speaksForOrAgainst": "evidence for “{target}” in red, against it in blue",
   "readFrom": "tokens that the prediction is based on",
   "forClass": " for “{target}”",
   "drewOn": "tokens that {name} received information from",

@@ -84,6 +84,7 @@ export interface Method {
   chain: string;
   tokens: boolean;
   settings: Setting[];
+  signed: boolean;
 }
 
 /** See `pages.components.viewer.Occlusion`. */
