@@ -56,7 +56,8 @@ def test_sentences(case: dict[str, Any]) -> None:
     if view == "relevance":
         name = "" if case["token"] < 0 else captions.token_name(case["token"], prefix, grid)
         target = case.get("target", "<b>cat</b>")
-        sentence = captions.class_sentence("Relevance", target, name, direction, settings.changed(["start_block"]))
+        changed, signed = settings.changed(["start_block"]), case.get("signed", False)
+        sentence = captions.class_sentence("Relevance", target, name, direction, changed, signed)
     else:
         facts = {"method": view, "query": case["token"], "direction": direction}
         facts |= {name: case[name] for name in ("block", "head")}
@@ -198,8 +199,14 @@ def test_colours_of_cosines(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", CASES["covers"])
 def test_how_much_a_colour_covers(case: dict[str, Any]) -> None:
-    veil = overlay._coverage(case["opacity"], case["mean"] if case["cover"] == "weight" else None)
+    mean = case["mean"] if case["cover"] == "weight" else None
+    veil = overlay._coverage(case["opacity"], mean, case.get("signed", False))
     assert [[level, int(veil[level])] for level, _ in case["levels"]] == case["levels"]
+
+
+def test_colours_of_signed_maps() -> None:
+    for level, colour in CASES["signed_colours"]:
+        assert overlay.SIGNED_COLOURS[level].tolist() == colour
 
 
 @pytest.mark.parametrize("name", GENERATED)

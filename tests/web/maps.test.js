@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Colours } from "../../vit/view/web/colours.js";
+import { Colours, SIGNED_COLOURS } from "../../vit/view/web/colours.js";
 import { border, fuse, largest, discardWeakest, normalise, outlined, span, strongest, summary } from "../../vit/view/web/maps.js";
 import { Features } from "../../vit/view/web/payload.js";
 import { PictureMap } from "../../vit/view/web/picture_map.js";
@@ -114,15 +114,20 @@ for (const { values, prefix, grid, token, scale, ends } of cases.similar_ends)
     assert.equal(top, 1);
   });
 
-for (const { cover, opacity, mean, levels } of cases.covers)
-  test(`cover by ${cover} at ${opacity}, mean ${mean}`, () => {
+test("colours of signed maps", () => {
+  for (const [level, colour] of cases.signed_colours) assert.deepEqual([...SIGNED_COLOURS.slice(3 * level, 3 * level + 3)], colour);
+});
+
+for (const { cover, opacity, mean, levels, signed = false } of cases.covers)
+  test(`cover by ${cover} at ${opacity}, mean ${mean}${signed ? ", signed" : ""}`, () => {
     const colours = new Colours();
     colours.use(Uint8Array.from({ length: 768 }, (_, i) => Math.floor(i / 3)));
-    assert.equal(colours.fade(mean, opacity, cover), true);
-    assert.equal(colours.fade(mean, opacity, cover), false);
+    assert.equal(colours.fade(mean, opacity, cover, signed), true);
+    assert.equal(colours.fade(mean, opacity, cover, signed), false);
     for (const [level, covered] of levels) {
       assert.equal(colours.veil[level] >>> 24, covered);
-      assert.equal(colours.veil[level] & 255, level); // red
+      if (!signed) assert.equal(colours.veil[level] & 255, level); // red
+      else if (cover === "weight") assert.equal(colours.veil[level] & 255, level < 128 ? 33 : 178);
     }
   });
 
