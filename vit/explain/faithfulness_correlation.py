@@ -290,7 +290,7 @@ def removal_map(
 ) -> Tensor:
     """Fit `removal` to `REMOVAL_MASKS` masks and return its weight for every token: (N,), 0 for prefix tokens.
 
-    Negative weights are set to 0, as in other class-specific maps.
+    Patches without which the class gains have negative weights.
 
     Args:
         pixels: (1, channels, height, width), normalised.
@@ -301,7 +301,7 @@ def removal_map(
     side = model.config.patch_size
     masks = random_masks((pixels.shape[2] // side) * (pixels.shape[3] // side), REMOVAL_MASKS)
     weights = removal(masks, score_drops(model, pixels, target, masks, hook=hook, progress=progress)).weights
-    return F.pad(weights.clamp_min(0).float(), (len(model.config.prefix), 0))
+    return F.pad(weights.float(), (len(model.config.prefix), 0))
 
 
 def _ridge(masks: Tensor, drops: Tensor) -> Tensor:

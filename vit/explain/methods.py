@@ -445,6 +445,7 @@ def gradcam(recorded: RecordedPass, query: Query, direction: Direction, *, block
     "How much each patch contributes when random parts of the picture are hidden: the most faithful method, but slow.",
     of_tokens=False,
     passes=256,
+    signed=True,
 )
 def removal(recorded: RecordedPass, query: Query, direction: Direction) -> Tensor:
     """Fit a ridge regression of the class's drop on the removed patches. Runs 256 passes.
@@ -453,7 +454,8 @@ def removal(recorded: RecordedPass, query: Query, direction: Direction) -> Tenso
         query, direction: ignored; the method explains the class only.
 
     Returns:
-        (N,), at least 0, in units of the class's log-probability; 0 for prefix tokens.
+        (N,), in units of the class's log-probability; negative for patches without which the class gains; 0 for prefix
+        tokens.
 
     Source: see `vit.explain.faithfulness_correlation.removal_map`.
     """
