@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vit.explain.classes.text import classes_from_text
     from vit.explain.faithfulness_correlation import removal_map
     from vit.explain.heatmap import heatmap
+    from vit.explain.kriging import best_map
     from vit.explain.lrp import attnlrp
     from vit.explain.record import AttentionRecord, record
     from vit.explain.relevance import GradientRecord, legrad, relevance_record

@@ -30,7 +30,8 @@ from vit.model.transformer import VisionTransformer, rounded
 MASKED_SHARE = 0.3  # share of patches that each mask covers
 SIGNIFICANCE = 0.05  # significance level for "better than chance"
 REMOVAL_MASKS = 256  # masks for the method `removal`
-HELD_OUT = 1  # seed of masks for evaluation, different from those for fitting
+FITTED = -1  # seed of the masks that maps are fitted to; those that judge maps have seeds from 0 on
+HELD_OUT = 1  # seed of the masks that judge maps of several pictures
 _MIN_DROP = 0.01  # minimum change of the log-probability by some mask for a verdict
 _ROUNDED_PRODUCTS = 5e9  # multiply-adds of a pass from which bfloat16 is worthwhile
 _COMPARED = 8  # drops that are compared between float32 and bfloat16
@@ -299,7 +300,7 @@ def removal_map(
         progress: called with the fraction that is done.
     """
     side = model.config.patch_size
-    masks = random_masks((pixels.shape[2] // side) * (pixels.shape[3] // side), REMOVAL_MASKS)
+    masks = random_masks((pixels.shape[2] // side) * (pixels.shape[3] // side), REMOVAL_MASKS, FITTED)
     weights = removal(masks, score_drops(model, pixels, target, masks, hook=hook, progress=progress)).weights
     return F.pad(weights.float(), (len(model.config.prefix), 0))
 

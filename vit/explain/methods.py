@@ -462,3 +462,28 @@ def removal(recorded: RecordedPass, query: Query, direction: Direction) -> Tenso
     return explain.removal_map(
         recorded.model, recorded.pixels, recorded.record.target, recorded.hook, recorded.progress
     )
+
+
+@method(
+    "best",
+    "Best map",
+    "AttnLRP, corrected by what happens when random parts of the picture are hidden.",
+    of_tokens=False,
+    passes=128,
+    signed=True,
+)
+def best(recorded: RecordedPass, query: Query, direction: Direction, *, masks: int = 128) -> Tensor:
+    """Correct the map of AttnLRP by the drops of the class under random masks.
+
+    Args:
+        query, direction: ignored; the method explains the class only.
+        masks: number of masks, each a forward pass.
+
+    Returns:
+        (N,), in units of the class's log-probability; negative for patches that speak against the class; 0 for prefix
+        tokens.
+
+    Source: see `vit.explain.kriging`.
+    """
+    inputs = recorded.model, recorded.pixels, recorded.record.target
+    return explain.best_map(*inputs, masks, recorded.hook, recorded.progress)

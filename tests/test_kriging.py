@@ -1,0 +1,94 @@
+"""The best map is the posterior mean of its model, begins as AttnLRP, and predicts masks that it has not seen."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from vit.explain.faithfulness_correlation import correlations, random_masks, removal
+from vit.explain.kriging import BestMap, best_map
+from vit.explain.lrp import attnlrp
+
+PATCHES = 36
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def planted(seed: int) -> tuple[BestMap, Tensor]:
+    """Return patches of four kinds, in which relevance is a poor guide, and their true parts in the drops."""
+    kinds = torch.randint(4, (PATCHES,), generator=generator(seed))
+    features = torch.eye(4)[kinds] + 0.05 * torch.randn(PATCHES, 4, generator=generator(seed + 1))
+    parts = torch.tensor([1.0, -0.5, 0.2, 0.0])[kinds].double()
+    relevance = parts + 1.5 * torch.randn(PATCHES, generator=generator(seed + 2)).double()
+    return BestMap(relevance, features), parts
+
+
+def drops_of(parts: Tensor, masks: Tensor) -> Tensor:
+    noise = torch.randn(len(masks), generator=generator(9)).double()
+    return masks.double() @ parts + 0.5 * noise
+
+
+@pytest.mark.parametrize("count", [2, 5, 60, 200])
+def test_map_is_the_posterior_mean_of_its_model(count: int) -> None:
+    """Written per patch instead of per mask: the ridge regression whose penalty is the inverse covariance."""
+    known, parts = planted(0)
+    masks = random_masks(PATCHES, count)
+    drops = drops_of(parts, masks)
+    random = random_masks(PATCHES, 20_000, 5).double()  # shows the variances that the model states
+    random = random - random.mean(0)
+    relevance = known.relevance - known.relevance.mean()
+    relevance = 0.3 * drops.std() * relevance / (random @ relevance).std()
+    covariance = known.alike * drops.var() / ((random @ known.alike) * random).sum(1).mean()
+    z = masks.double() - masks.double().mean(0)
+    result, far = known.fit(masks, drops), []
+    for noise in torch.logspace(-3, 1, 17) * drops.var():
+        precision = z.T @ z / noise + torch.linalg.inv(covariance)
+        expected = relevance + torch.linalg.solve(precision, z.T @ (drops - z @ relevance)) / noise
+        far.append(float((result - expected).abs().max() / expected.abs().max()))
+    assert min(far) <= 0.03
+
+
+@pytest.mark.parametrize(("noise", "least", "most"), [(0.0, 0.99, 1.0), (30.0, -0.2, 0.6)])
+def test_many_drops_tell_how_noisy_they_are(noise: float, least: float, most: float) -> None:
+    known, parts = planted(3)
+    masks = random_masks(PATCHES, 300)
+    drops = masks.double() @ parts + noise * torch.randn(300, generator=generator(1)).double()
+    fitted = known.fit(masks, drops)
+    assert least <= float(torch.corrcoef(torch.stack([fitted, parts]))[0, 1]) <= most
+    assert float((masks.double() @ fitted).std() / drops.std()) <= 1 if noise == 0 else 0.5
+
+
+@pytest.mark.parametrize("drops", [[], [0.5], [0.3, 0.3, 0.3]])
+def test_map_without_anything_to_learn_from_is_that_of_attnlrp(drops: list[float]) -> None:
+    known, _ = planted(0)
+    result = known.fit(random_masks(PATCHES, len(drops)), torch.tensor(drops))
+    assert torch.equal(result, known.relevance)
+
+
+@pytest.mark.parametrize("count", [4, 16, 64, 256])
+def test_map_predicts_fresh_masks_better_than_relevance_and_removal(count: int) -> None:
+    better = []
+    for seed in range(8):
+        known, parts = planted(10 * seed)
+        masks, fresh = random_masks(PATCHES, count), random_masks(PATCHES, 512, 1)
+        drops, true = drops_of(parts, masks), fresh.double() @ parts
+        fitted = removal(masks, drops).weights if count >= 8 else known.relevance
+        maps = torch.stack([known.fit(masks, drops), known.relevance, fitted])
+        ours, *others = correlations(maps, fresh, true)
+        better.append(ours > max(others) - 0.005)
+    assert sum(better) >= 7
+
+
+def test_method_begins_as_attnlrp_and_learns_from_masks_of_its_own(
+    build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, image = build(), pictures(count=1)
+    relevance = attnlrp(model, image, 3)
+    first = best_map(model, image, 3, masks=0)
+    torch.testing.assert_close(first[1:], relevance[1:])
+    assert first[0] == 0
+    later = best_map(model, image, 3, masks=16)
+    assert not torch.allclose(later / later.norm(), first / first.norm(), atol=0.05)
