@@ -14,6 +14,7 @@ from pages.links.source import Source
 from pages.looking import checkpoint_list, loading, map_exports, token_features
 from pages.looking.controls import class_source, method_choice
 from pages.looking.panels import (
+    best_map,
     checkpoint_picker,
     downloads,
     faithfulness,
@@ -115,7 +116,7 @@ def show_viewer(
             choice = method_choice.pick_folded(example)
         container = st.container()
     wanted = Selection.from_query(address.read(ExploreLink).viewer, *shape)
-    more, below, feeders = (st.container() for _ in range(3))
+    improving, more, below, feeders = (st.container() for _ in range(4))
     with feeders:  # after the viewer, which Streamlit would remount if an element were inserted before it
         computed, method = method_choice.computed_map(example, wanted, choice)
         pictures = open_pictures(example) if wanted.view == "components" and not stored else ()
@@ -171,6 +172,9 @@ def show_viewer(
             code,
             **page_map,
         )
+    if of_class and of_class.method == method_choice.GROWING and selection.view == "relevance":
+        with improving:
+            best_map.show(example, of_class.target_index)
     if of_class:
         with places[panel] if panel == "faithfulness" else unseen:
             faithfulness.show(

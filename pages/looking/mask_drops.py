@@ -50,8 +50,15 @@ class _PartialDrops:
     measuring: threading.Lock = field(default_factory=threading.Lock)  # held during a batch: one batch at a time
 
 
-def _growing(example: Example, target: int) -> _PartialDrops:
-    return cached(("masks", example.key, target), _PartialDrops)
+def _growing(example: Example, target: int, seed: int = 0) -> _PartialDrops:
+    return cached(("masks", example.key, target, seed), _PartialDrops)
+
+
+def drops_so_far(example: Example, target: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the masks (M, P) that were evaluated so far, and the drop (M,) of the class for each."""
+    growing = _growing(example, target, seed)
+    with growing.lock:
+        return growing.masks, growing.drops
 
 
 def most(example: Example) -> int:
@@ -61,9 +68,7 @@ def most(example: Example) -> int:
 
 def measured(example: Example, target: int) -> MaskDrops | None:
     """Return the masks that were evaluated so far, and the drop of the class for each; None until `FIRST` are done."""
-    growing = _growing(example, target)
-    with growing.lock:
-        masks, drops = growing.masks, growing.drops
+    growing, (masks, drops) = _growing(example, target), drops_so_far(example, target)
     if len(drops) < FIRST:
         return None
     doubled = 1 << (len(drops).bit_length() - 1)  # the ceiling is slow to compute, so only at powers of two
@@ -85,9 +90,14 @@ def measure_first(example: Example, target: int, progress: Callable[[float], obj
         progress(len(growing.drops) / FIRST)
 
 
-def measure_more(example: Example, target: int, up_to: int = MOST) -> None:
-    """Measure one batch of about a second; if the run is stopped, end at once and discard the batch."""
-    growing, patches = _growing(example, target), math.prod(example.explanation.record.grid)
+def measure_more(example: Example, target: int, up_to: int = MOST, seed: int = 0) -> None:
+    """Measure one batch of about a second; if the run is stopped, end at once and discard the batch.
+
+    Args:
+        up_to: total number of masks that is enough.
+        seed: of the masks.
+    """
+    growing, patches = _growing(example, target, seed), math.prod(example.explanation.record.grid)
     model, size = example.checkpoint.model, example.explanation.preprocess.size
     with growing.measuring:
         done = len(growing.drops)
@@ -95,7 +105,7 @@ def measure_more(example: Example, target: int, up_to: int = MOST) -> None:
         count = min(done + max(LEAST, int(STEP / max(each, 1e-6))), up_to, most(example))
         if count <= done:
             return
-        masks = faithfulness_correlation.random_masks(patches, count)
+        masks = faithfulness_correlation.random_masks(patches, count, seed)
         with pass_of(example):
             # Check for a stop within the batch: after a stop, the next run already waits for the processors.
             drops = faithfulness_correlation.score_drops(

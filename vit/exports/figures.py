@@ -175,7 +175,9 @@ def grid_figure(
         axes.set_ylabel("Block", labelpad=2)
         if shared:
             ends = float(maps.min()), float(maps.max())
-            sheet.colours(above + high + 1.2 + LINE, COLORMAPS[colormap(selection)], (0.0, top), ends, "weight", record.tokens)
+            sheet.colours(
+                above + high + 1.2 + LINE, COLORMAPS[colormap(selection)], (0.0, top), ends, "weight", record.tokens
+            )
         else:
             sheet.text(0, above + high + 1, "Each map from 0 to its own strongest patch; colours cannot be compared.")
     return sheet.content

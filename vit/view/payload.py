@@ -34,6 +34,10 @@ header has the grid, the name of the class, the `ceiling` of all maps, and `deci
     masks       uint8 (M, P / 8)                a bit per patch, lowest first, 1 if it is covered
     drops       float32 (M)                     of the class's log-probability
 
+A map that the server improves while it is shown is in a payload of kind "map":
+
+    values      float32 (N)                     in the unit of the method
+
 Tokens after one block are in a payload of kind "features", with `features` and `units` as above. Its header has the
 `block` from 0, and with colours the explained variance ratios `shares` and the number of `pictures`:
 
@@ -171,6 +175,12 @@ def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
     return join_sections({"kind": "chain", "blocks": len(arrays), "heads": 1, "tokens": len(start)}, sections)
 
 
+def pack_map(values: Tensor) -> bytes:
+    """Pack a map (N,) that later payloads of the same name replace."""
+    header = {"kind": "map", "blocks": 1, "heads": 1, "tokens": len(values)}
+    return join_sections(header, {"values": _as_numpy(values).tobytes()})
+
+
 def pack_masks(
     masks: Tensor,
     drops: Tensor,
@@ -250,6 +260,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "pool": (np.float32, sizes[1:]),
         "matrices": (np.float16, (sizes[0], sizes[2], sizes[2])),
         "start": (np.float32, sizes[2:]),
+        "values": (np.float32, sizes[2:]),
         "masks": (np.uint8, (-1, -(-sizes[2] // 8))),
         "drops": (np.float32, (-1,)),
     }

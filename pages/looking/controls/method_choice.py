@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 2000  # options of the class selector, the most probable ones
 DEFAULT = first_view.METHOD
+GROWING = "best"  # the method whose map improves while it is shown, see `pages.looking.panels.best_map`
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,11 @@ def remember_chain(explanation: Any, checkpoint: Any, stored: FirstView) -> None
     cached(("chain", key, stored.target), lambda: stored.chain)
 
 
+def growing_name(example: Example, target: int) -> str:
+    """Return the name under which the viewer finds the growing map. It does not depend on the number of masks."""
+    return f"best map of {example.key} {target}"
+
+
 def masks_name(example: Example, target: int) -> str:
     """Return the name under which the viewer finds the masks for judging maps. It does not depend on their content."""
     return f"masks of {example.key} {target}"
@@ -109,6 +115,9 @@ def computed_map(
     record = example.explanation.record
     described = describe(selection, choice, visible(class_label(example, choice))) if choice else None
     if selection.view == "relevance" and choice and described:
+        if choice.method == GROWING:
+            described["chain"] = growing_name(example, choice.target_index)
+            return None, described
         if choice.method == "relevance" and payload.chain_fits(record):
             described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, choice.target_index))
             return None, described
@@ -141,6 +150,10 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
     """Compute the numbers that the viewer shows for a selection: (N,)."""
     if selection.view != "relevance" or choice is None:
         return map_view.weights(example.explanation.record, selection)
+    if choice.method == GROWING:
+        from pages.looking.panels import best_map  # noqa: PLC0415 # it needs this module
+
+        return best_map.weights(example, choice.target_index)
     explained, method = recorded_pass(example, choice.explained_class), METHODS[choice.method]
     if not method.passes:
         return map_source.method_weights(explained, selection, choice)

@@ -3,8 +3,8 @@
 import { afterBlock, answerText, matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
 import { highlightLabel, placeOverCell } from "./layout.js";
 import { isTouch, setText } from "./page.js";
-import { Chain } from "./payload.js";
-import { findPayload } from "./payload_registry.js";
+import { readChain } from "./payload.js";
+import { findPayloadByName } from "./payload_registry.js";
 import { comparesFeatures } from "./selection.js";
 
 /** @import { Page } from "./page.js" */
@@ -85,7 +85,7 @@ function computeCell({ engine, payload, state, group, map, grid }, view) {
  */
 function chainOf({ state }) {
   const id = state.method?.chain;
-  return id ? findPayload(id, (bytes) => new Chain(bytes)) : null;
+  return id ? findPayloadByName(id, readChain) : null;
 }
 
 /**

@@ -144,6 +144,37 @@ export class Chain {
   }
 }
 
+/** A map of the class that the server improves, see `vit.view.payload.pack_map`. */
+export class GrowingMap {
+  /** @param {Uint8Array} bytes */
+  constructor(bytes) {
+    const { header, section } = openPayload(bytes);
+    this.tokens = header.tokens;
+    this.values = section("values", Float32Array);
+  }
+
+  /**
+   * Write the map into out (N), like `Chain.trace`.
+   *
+   * @param {number} _token
+   * @param {Direction} _direction
+   * @param {number} _first
+   * @param {Float32Array} out
+   */
+  trace(_token, _direction, _first, out) {
+    out.set(this.values);
+  }
+}
+
+/**
+ * Decode what the maps of a method come from.
+ *
+ * @param {Uint8Array} bytes
+ */
+export function readChain(bytes) {
+  return openPayload(bytes).header.kind === "map" ? new GrowingMap(bytes) : new Chain(bytes);
+}
+
 /** Quantised tokens after a block. */
 export class Features {
   /**

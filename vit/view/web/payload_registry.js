@@ -124,6 +124,16 @@ export function namePayload(name, id) {
 }
 
 /**
+ * Return the id of the payload with a name or an id.
+ *
+ * @param {string} name
+ * @returns {string}
+ */
+export function idOf(name) {
+  return names.get(name) ?? name;
+}
+
+/**
  * Return the payload with a name or an id, see `findPayload`.
  *
  * @template T
@@ -131,5 +141,5 @@ export function namePayload(name, id) {
  * @param {(bytes: Uint8Array) => T} decode
  */
 export function findPayloadByName(name, decode) {
-  return findPayload(names.get(name) ?? name, decode);
+  return findPayload(idOf(name), decode);
 }

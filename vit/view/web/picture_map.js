@@ -2,7 +2,7 @@
 
 import { largest, outlined, span, strongest } from "./maps.js";
 
-/** @import { Chain, Features, Payload } from "./payload.js" */
+/** @import { Chain, Features, GrowingMap, Payload } from "./payload.js" */
 /** @import { Engine } from "./engine.js" */
 /** @import { State } from "./state.js" */
 /** @import { ComputedMap } from "./types" */
@@ -30,6 +30,8 @@ export class PictureMap {
     this.rolloutKey = ""; // inputs of `rollout`, or the map from Python
     /** @type {string | ComputedMap} */
     this.relevanceKey = "";
+    /** @type {Chain | GrowingMap | null} */
+    this.chain = null; // that `relevance` was traced through
     this.cosineToken = -1; // token of `similar`
     /** @type {(Features | null)[]} */
     this.cosineFeatures = []; // features of this picture, and those that the token belongs to
@@ -82,18 +84,22 @@ export class PictureMap {
    * Show a class's map, traced through a chain or computed by Python.
    *
    * @param {State} state
-   * @param {Chain | null} chain null until it has loaded
+   * @param {Chain | GrowingMap | null} chain null until it has loaded
    * @param {ComputedMap | null} computed
    */
   showRelevance(state, chain, computed) {
     const { direction, start_block } = state.selection;
     const token = state.queryOf("relevance");
     if (state.method?.chain) {
-      const ready = chain !== null && chain.tokens === this.payload.tokens;
       const key = `${token} ${direction} ${start_block} ${state.method.chain}`;
-      if (ready && this.relevanceKey !== key) chain.trace(token, direction, start_block, this.relevance);
-      if (ready) this.relevanceKey = key;
-      return this.setValues(this.relevance, 0, ready);
+      if (chain?.tokens === this.payload.tokens && (this.relevanceKey !== key || this.chain !== chain)) {
+        chain.trace(token, direction, start_block, this.relevance);
+        [this.relevanceKey, this.chain] = [key, chain];
+      }
+      const ready = this.relevanceKey === key; // a growing map stays until the next one has arrived
+      this.setValues(this.relevance, 0, ready);
+      this.signed = ready && state.method.signed;
+      return;
     }
     const fits = computed && this.matches(computed, state, token) && (token < 0 || computed.direction === direction);
     if (fits && this.relevanceKey !== computed) this.relevance.set(computed.values);

@@ -35,9 +35,9 @@ export type Setting = "residual" | "fusion" | "discard" | "start_block" | "after
 /** Settings of rollout, a subset of `vit.explain.settings.Settings`. */
 export type RolloutSettings = Pick<Selection, "residual" | "fusion" | "discard">;
 
-/** Header written by `pack`, `pack_chain`, `pack_masks` and `pack_features` of `vit.view.payload`. */
+/** Header written by `pack`, `pack_chain`, `pack_map`, `pack_masks` and `pack_features` of `vit.view.payload`. */
 export interface Header {
-  kind: "maps" | "qk" | "chain" | "masks" | "features";
+  kind: "maps" | "qk" | "chain" | "map" | "masks" | "features";
   blocks: number;
   heads: number;
   tokens: number;

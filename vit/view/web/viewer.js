@@ -17,7 +17,7 @@ import { Legend } from "./legend.js";
 import { Outbox } from "./outbox.js";
 import { Page, setText } from "./page.js";
 import { Features, Payload } from "./payload.js";
-import { HEADER_EVENT, PAYLOAD_EVENT, headerOf, findPayloadByName, findPayload } from "./payload_registry.js";
+import { HEADER_EVENT, PAYLOAD_EVENT, headerOf, findPayloadByName, findPayload, idOf } from "./payload_registry.js";
 import { Picture } from "./picture.js";
 import { PictureMap } from "./picture_map.js";
 import { Readings } from "./readings.js";
@@ -191,7 +191,7 @@ export class Viewer {
   /** @param {string} id id of a payload that arrived */
   payloadArrived(id) {
     if (id === this.payloadId) this.load();
-    else if (this.payload && id === this.state.method?.chain) this.request();
+    else if (this.payload && this.state.method?.chain && id === idOf(this.state.method.chain)) this.request();
     else if (this.loadMasks() || (id === this.featuresId && this.loadFeatures())) this.request();
   }
 
