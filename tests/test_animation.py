@@ -27,7 +27,7 @@ from vit.model.transformer import VisionTransformer
 from vit.training.loop.snapshot_writer import SnapshotWriter
 from vit.view.explanation import Explanation, explain
 from vit.view.map_view import MapView, shared_top, weights
-from vit.view.overlay import COLORMAPS
+from vit.view.overlay import COLORMAPS, SIGNED_COLOURS
 from vit.view.payload import pack
 from vit.view.selection import Selection
 from vit.view.stored_record import record_of
@@ -164,11 +164,14 @@ def test_frames_show_the_class_map_of_the_method(checkpoint: Checkpoint, method:
         recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(frame.picture), 3)
         direction = "from" if token is None else "to"  # the class token attends only to itself
         weights = class_weights(recorded, method, token, direction, **selection.settings(METHODS[method].settings))
-        truth.append(recorded.record.heatmap(weights / weights.sum()).numpy().ravel())
+        truth.append(recorded.record.heatmap(weights / weights.abs().sum()).numpy().ravel())
     counted = np.stack(truth)
     if token is not None:
         counted[:, token - 1] = 0  # the scale ends at the strongest of the other patches
     levels = np.clip(np.stack(truth) / counted.max(), 0, 1) * 255
+    if METHODS[method].signed:
+        places = np.rint((np.stack(truth) / np.abs(counted).max() + 1) * 127.5).astype(int)
+        levels = SIGNED_COLOURS[places, 0].astype(float)  # `patches` returns the red of a pixel
     result = np.stack([patches(picture, BOX).ravel() for picture in played(film)[0]])
     inside = np.ones(16, bool) if token is None else np.arange(16) != token - 1  # an outline lies on that patch
     assert np.abs(result - levels)[:, inside].max() <= 4

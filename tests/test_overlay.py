@@ -13,7 +13,7 @@ from vit.images.encode import encode_image
 from vit.images.files.decode import decode_image
 from vit.images.geometry import Box
 from vit.images.samples import SAMPLES, read
-from vit.view.overlay import COLORMAPS, OUTSIDE_BRIGHTNESS, Colormap, bordered, colorize, mosaic, overlay
+from vit.view.overlay import BLUE, COLORMAPS, OUTSIDE_BRIGHTNESS, Colormap, bordered, colorize, mosaic, overlay
 
 
 @pytest.mark.parametrize("name", ["viridis", "cividis", "inferno", "magma"])
@@ -112,6 +112,18 @@ def test_coverage_grows_with_the_distance_above_the_mean() -> None:
 def test_constant_map_leaves_the_picture_clear(value: float) -> None:
     picture = decode_image(read("cat"))
     assert overlay(picture, np.full((8, 8), value)).tobytes() == picture.tobytes()
+
+
+def test_signed_map_is_red_and_blue_over_grey_and_clear_around_zero() -> None:
+    colourful = Image.new("RGB", (30, 10), (200, 40, 90))
+    drawn = np.asarray(overlay(colourful, np.array([[-2.0, 0.1, 1.8]]), signed=True, opacity=1.0), int)
+    left, middle, right = drawn[5, 5], drawn[5, 15], drawn[5, 25]
+    grey = np.asarray(colourful.convert("L"), int)[0, 0]
+    assert (middle == grey).all()
+    assert left[2] > left[0] + 80 and right[0] > right[2]
+    assert tuple(left) == BLUE  # the largest value is opaque
+    film = np.asarray(overlay(colourful, np.array([[-2.0, 0.0, 1.0]]), signed=True, opacity=1.0, cover="film"), int)
+    assert abs(film[5, 15] - 247).max() <= 1 and tuple(film[5, 5]) == BLUE
 
 
 def test_smoothing_keeps_the_value_at_each_patch_centre() -> None:
