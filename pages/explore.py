@@ -118,7 +118,7 @@ def show_viewer(
     wanted = Selection.from_query(address.read(ExploreLink).viewer, *shape)
     improving, more, below, feeders = (st.container() for _ in range(4))
     with feeders:  # after the viewer, which Streamlit would remount if an element were inserted before it
-        computed, method = method_choice.computed_map(example, wanted, choice)
+        computed, method = method_choice.computed_map(example, wanted, choice, growing=True)
         pictures = open_pictures(example) if wanted.view == "components" and not stored else ()
         features = token_features.feed("features feeder", example, wanted, pictures)
     of_class = choice if choice and choice.target is not None else None

@@ -94,6 +94,13 @@ def remember_chain(explanation: Any, checkpoint: Any, stored: FirstView) -> None
     cached(("chain", key, stored.target), lambda: stored.chain)
 
 
+def best_map() -> Any:
+    """Return the module of the best map, which imports this one."""
+    from pages.looking.panels import best_map  # noqa: PLC0415
+
+    return best_map
+
+
 def growing_name(example: Example, target: int) -> str:
     """Return the name under which the viewer finds the growing map. It does not depend on the number of masks."""
     return f"best map of {example.key} {target}"
@@ -105,19 +112,22 @@ def masks_name(example: Example, target: int) -> str:
 
 
 def computed_map(
-    example: Example, selection: Selection, choice: MethodChoice | None, prefix: str = ""
+    example: Example, selection: Selection, choice: MethodChoice | None, prefix: str = "", growing: bool = False
 ) -> tuple[viewer.ComputedMap | None, viewer.Method | None]:
     """Return the map that the server must compute for the viewer, if any, and the description of the method.
 
     Args:
         prefix: distinguishes several viewers of a page.
+        growing: the page improves the best map while it is shown; if False, all of its masks are measured first.
     """
     record = example.explanation.record
     described = describe(selection, choice, visible(class_label(example, choice))) if choice else None
     if selection.view == "relevance" and choice and described:
         if choice.method == GROWING:
-            described["chain"] = growing_name(example, choice.target_index)
-            return None, described
+            if growing:
+                described["chain"] = growing_name(example, choice.target_index)
+                return None, described
+            best_map().measure_all(example, choice.target_index)
         if choice.method == "relevance" and payload.chain_fits(record):
             described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, choice.target_index))
             return None, described
@@ -151,9 +161,7 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
     if selection.view != "relevance" or choice is None:
         return map_view.weights(example.explanation.record, selection)
     if choice.method == GROWING:
-        from pages.looking.panels import best_map  # noqa: PLC0415 # it needs this module
-
-        return best_map.weights(example, choice.target_index)
+        return best_map().weights(example, choice.target_index)
     explained, method = recorded_pass(example, choice.explained_class), METHODS[choice.method]
     if not method.passes:
         return map_source.method_weights(explained, selection, choice)

@@ -36,6 +36,15 @@ def weights(example: Example, target: int) -> Tensor:
     return shares(F.pad(patches.float(), (len(example.explanation.record.prefix), 0)))
 
 
+def measure_all(example: Example, target: int) -> None:
+    """Measure the masks that are missing, with a progress bar."""
+    placeholder = st.empty()  # created in every run, so that later elements keep their positions
+    while (done := len(mask_drops.drops_so_far(example, target, FITTED)[1])) < MASKS:
+        placeholder.progress(done / MASKS, f"Best map: {done} of {MASKS} masks…")
+        mask_drops.measure_more(example, target, MASKS, FITTED)
+    placeholder.empty()
+
+
 @st.fragment
 def show(example: Example, target: int) -> None:
     """Send the map to the viewer, and measure more masks while the page is visible, until they no longer help."""
