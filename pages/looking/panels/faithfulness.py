@@ -229,7 +229,7 @@ def _method_of_map(maps: dict[str, Tensor], selection: Selection, choice: Method
     if name not in maps:
         return None
     one, other = shares(heatmap), shares(maps[name])
-    return name if bool((one - other).abs().max() <= SAME * other.max()) else None
+    return name if bool((one - other).abs().max() <= SAME * other.abs().max()) else None
 
 
 def _show_gauge(verdict: faithfulness_correlation.Verdict, measured: MaskDrops, blob: float) -> None:

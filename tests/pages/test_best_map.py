@@ -1,0 +1,71 @@
+"""The best map on page Explore: it begins as AttnLRP, and improves while the browser asks for more."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from streamlit.testing.v1 import AppTest
+
+import vit
+from pages.looking import mask_drops
+from pages.looking.panels import best_map
+from pages.server import result_cache
+from tests.pages.controls import run
+from tests.pages.offered import payload, sent_to
+from vit.explain.faithfulness_correlation import FITTED, correlations, random_masks, score_drops
+from vit.explain.kriging import MASKS
+from vit.explain.methods import weights
+from vit.explain.recorded_pass import RecordedPass
+from vit.images import samples
+
+LINK = {"view": "relevance", "method": "best", "target": "dog"}
+
+
+@pytest.fixture
+def recorded() -> RecordedPass:
+    checkpoint = vit.load_checkpoint("cifar10")
+    return RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
+
+
+def shown(page: AppTest, wanted: str = "") -> tuple[np.ndarray, str, bool]:
+    """Return the map that the page offers, its name, and whether the browser may ask for more; after a request."""
+    page.session_state["Explore"].more_best = wanted
+    run(page, **LINK)
+    offer = json.loads(page.get_by_key("best feeder").proto.json)
+    return payload(page, "best feeder")[1]["values"], offer["name"], offer["more"]
+
+
+def test_map_begins_as_attnlrp_and_improves_until_its_masks_are_measured(page: AppTest, recorded: RecordedPass) -> None:
+    result_cache.retain(set())  # nothing measured by another test
+    page.run()
+    values, name, more = shown(page)
+    begin = weights(recorded, "attnlrp")[1:]
+    torch.testing.assert_close(torch.tensor(values[1:]), begin / begin.abs().sum(), rtol=1e-4, atol=1e-6)
+    assert more and values[0] == 0 and sent_to(page)["method"]["chain"] == name and sent_to(page)["method"]["signed"]
+    fresh = random_masks(64, 512, 7)
+    drops = score_drops(recorded.model, recorded.pixels, 5, fresh)
+    before = float(correlations(torch.tensor(values[1:]), fresh, drops))
+    assert torch.equal(torch.tensor(shown(page, wanted="another picture")[0]), torch.tensor(values))
+    while more:
+        values, _, more = shown(page, wanted=name)
+    assert float(correlations(torch.tensor(values[1:]), fresh, drops)) > before + 0.05
+    torch.testing.assert_close(torch.tensor(values), weights(recorded, "best"), rtol=1e-3, atol=1e-5)
+
+
+def test_long_measurement_waits_for_a_click(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_map, "BUTTON_ABOVE_SECONDS", -1.0)
+    result_cache.retain(set())
+    page.run()
+    values, _, more = shown(page)
+    assert not more
+    (button,) = (one for one in page.button if one.label == "Measure them")
+    button.click().run()
+    assert not np.array_equal(payload(page, "best feeder")[1]["values"], values)
+
+
+def test_verdicts_do_not_use_the_masks_that_the_map_learnt_from() -> None:
+    judges = [random_masks(64, mask_drops.MOST), *(random_masks(64, 128, seed) for seed in range(1, 40))]
+    learnt = {mask.numpy().tobytes() for mask in random_masks(64, MASKS, FITTED)}
+    assert len(learnt) == MASKS
+    assert not any(mask.numpy().tobytes() in learnt for masks in judges for mask in masks)
