@@ -1,4 +1,4 @@
-"""Drops of a class score behind random masks, measured in the background while the page is open."""
+"""Drops of a class score behind random masks, measured in the background while the page is open, and the best map."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import streamlit as st
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from pages.links import session
 from pages.looking.controls.method_choice import Example, pass_of
 from pages.server.result_cache import cached
 from vit.explain import faithfulness_correlation
+from vit.explain.faithfulness_correlation import FITTED
+from vit.explain.kriging import MASKS, BestMap
+from vit.explain.methods import shares
 
 FIRST = 64  # masks before the first result
 MOST = 1024  # masks in total
@@ -118,3 +123,24 @@ def measure_more(example: Example, target: int, up_to: int = MOST, seed: int = 0
             )
         with growing.lock:
             growing.masks, growing.drops = masks, torch.cat([growing.drops, drops.cpu()])
+
+
+def best_map(example: Example, target: int) -> Tensor:
+    """Compute the best map from the masks that were measured so far: (N,), 0 for prefix tokens."""
+
+    def work() -> BestMap:
+        with pass_of(example):
+            return BestMap.of(example.checkpoint.model, example.pixels, target, example.hook)
+
+    known: BestMap = cached(("best map", example.key, target), work)
+    patches = known.fit(*drops_so_far(example, target, FITTED))
+    return shares(F.pad(patches.float(), (len(example.explanation.record.prefix), 0)))
+
+
+def measure_for_best_map(example: Example, target: int) -> None:
+    """Measure the masks that the best map lacks, with a progress bar."""
+    placeholder = st.empty()  # created in every run, so that later elements keep their positions
+    while (done := len(drops_so_far(example, target, FITTED)[1])) < MASKS:
+        placeholder.progress(done / MASKS, f"Best map: {done} of {MASKS} masks…")
+        measure_more(example, target, MASKS, FITTED)
+    placeholder.empty()

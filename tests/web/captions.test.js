@@ -16,10 +16,10 @@ test("token names equal Python's", () => {
     names.forEach((name, token) => assert.equal(tokenName(layoutOf({ prefix, grid }), token), name));
 });
 
-for (const { text, view, settings = {}, direction = "from", target = RELEVANCE.target, after_block = 5, signed = false, ...shown } of cases.sentences)
+for (const { text, view, settings = {}, direction = "from", target = RELEVANCE.target, after_block = 5, signed: both = false, ...shown } of cases.sentences)
   test(`sentence: ${text}`, () => {
     const settingsSentence = settingsText(NAMES[view] ?? [], selectionWith(settings));
-    assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: { ...RELEVANCE, target, signed }, settings: settingsSentence, after: afterBlock(after_block, 6) }), text);
+    assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: { ...RELEVANCE, target, signed: both }, settings: settingsSentence, after: afterBlock(after_block, 6) }), text);
   });
 
 test("settings that differ from their defaults are listed in a fixed order", () => {

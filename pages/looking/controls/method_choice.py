@@ -94,13 +94,6 @@ def remember_chain(explanation: Any, checkpoint: Any, stored: FirstView) -> None
     cached(("chain", key, stored.target), lambda: stored.chain)
 
 
-def best_map() -> Any:
-    """Return the module of the best map, which imports this one."""
-    from pages.looking.panels import best_map  # noqa: PLC0415
-
-    return best_map
-
-
 def growing_name(example: Example, target: int) -> str:
     """Return the name under which the viewer finds the growing map. It does not depend on the number of masks."""
     return f"best map of {example.key} {target}"
@@ -127,7 +120,7 @@ def computed_map(
             if growing:
                 described["chain"] = growing_name(example, choice.target_index)
                 return None, described
-            best_map().measure_all(example, choice.target_index)
+            _mask_drops().measure_for_best_map(example, choice.target_index)
         if choice.method == "relevance" and payload.chain_fits(record):
             described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, choice.target_index))
             return None, described
@@ -161,7 +154,7 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
     if selection.view != "relevance" or choice is None:
         return map_view.weights(example.explanation.record, selection)
     if choice.method == GROWING:
-        return best_map().weights(example, choice.target_index)
+        return _mask_drops().best_map(example, choice.target_index)
     explained, method = recorded_pass(example, choice.explained_class), METHODS[choice.method]
     if not method.passes:
         return map_source.method_weights(explained, selection, choice)
@@ -172,6 +165,12 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
 
     key = "map", example.key, choice.target, choice.method, choice.token(selection)
     return with_bar(key, f"{method.title}: many passes…", work)
+
+
+def _mask_drops() -> Any:
+    from pages.looking import mask_drops  # noqa: PLC0415 # it imports torch, and this module
+
+    return mask_drops
 
 
 def class_label(example: Example, choice: MethodChoice) -> str:

@@ -1,48 +1,17 @@
 """The best map, which improves on the page while masks are measured."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import streamlit as st
-from torch.nn import functional as F
 
 from pages.components import viewer
 from pages.links import session
 from pages.looking import mask_drops
-from pages.looking.controls.method_choice import Example, growing_name, pass_of
-from pages.server.result_cache import cached
+from pages.looking.controls.method_choice import Example, growing_name
 from vit.explain.faithfulness_correlation import FITTED
-from vit.explain.kriging import MASKS, BestMap
-from vit.explain.methods import shares
+from vit.explain.kriging import MASKS
 from vit.view.captions import format_duration
 from vit.view.payload import pack_map
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 BUTTON_ABOVE_SECONDS = 10.0  # longer measurements start with a button [s]
-
-
-def weights(example: Example, target: int) -> Tensor:
-    """Compute the map from the masks that were measured so far: (N,), 0 for prefix tokens."""
-
-    def work() -> BestMap:
-        with pass_of(example):
-            return BestMap.of(example.checkpoint.model, example.pixels, target, example.hook)
-
-    known: BestMap = cached(("best map", example.key, target), work)
-    patches = known.fit(*mask_drops.drops_so_far(example, target, FITTED))
-    return shares(F.pad(patches.float(), (len(example.explanation.record.prefix), 0)))
-
-
-def measure_all(example: Example, target: int) -> None:
-    """Measure the masks that are missing, with a progress bar."""
-    placeholder = st.empty()  # created in every run, so that later elements keep their positions
-    while (done := len(mask_drops.drops_so_far(example, target, FITTED)[1])) < MASKS:
-        placeholder.progress(done / MASKS, f"Best map: {done} of {MASKS} masks…")
-        mask_drops.measure_more(example, target, MASKS, FITTED)
-    placeholder.empty()
 
 
 @st.fragment
@@ -75,7 +44,6 @@ def show(example: Example, target: int) -> None:
     def on_more() -> None:
         state.more_best = request
 
+    improved = pack_map(mask_drops.best_map(example, target))
     with feeder:
-        viewer.feed(
-            "best feeder", pack_map(weights(example, target)), request, on_more if started and done < MASKS else None
-        )
+        viewer.feed("best feeder", improved, request, on_more if started and done < MASKS else None)
