@@ -44,10 +44,10 @@ class BestMap:
         relevance: (P,), of AttnLRP, in any unit.
         features: (P, D), of the patches half-way through the model.
         """
-        self.relevance = relevance.double()
+        self.relevance = relevance.cpu().double()
         sizes = self.relevance.abs()
         scale = (sizes + _FLOOR * sizes.mean()).sqrt()
-        directions = F.normalize(features.double(), dim=-1)
+        directions = F.normalize(features.cpu().double(), dim=-1)
         shared = ((directions @ directions.T - 1) / _ALIKE).exp()
         self.alike = scale[:, None] * (shared + _OWN * torch.eye(len(scale), dtype=torch.float64)) * scale
 
@@ -73,7 +73,8 @@ class BestMap:
         share = MASKED_SHARE * (1 - MASKED_SHARE) * patches / (patches - 1)
         centred = self.relevance - self.relevance.mean()
         prior = _RELEVANCE * deviation * centred / (share**0.5 * centred.norm()).clamp_min(1e-30)
-        alike = self.alike / (share * (self.alike.trace() - self.alike.sum() / patches)) * deviation**2
+        size = self.alike.trace() - self.alike.sum() / patches
+        alike = self.alike * deviation**2 / (share * size).clamp_min(1e-30)
         covered = masks.double() - masks.double().mean(0)
         rest = drops.double() - drops.double().mean() - covered @ prior
         sizes, directions = torch.linalg.eigh(covered @ alike @ covered.T)

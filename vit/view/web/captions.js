@@ -304,8 +304,8 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
       : "One scale for every patch: a cosine of 1 is the same direction, 0 is unrelated; below 0 has the colour of 0.";
   const both = shared && scale !== "own";
   if (low < 0) {
-    const those = translate(both ? "One scale for both maps" : "This map alone");
-    return translate("{those}: from blue, against the class, to red, for it, up to {top} of all evidence; pale is 0.", { those, top: percent(top) });
+    const those = both ? "One scale for both maps" : "This map alone";
+    return `${those}: from blue, against the class, to red, for it, up to ${percent(top)} of all evidence; pale is 0.`;
   }
   const ends =
     translate("it ends at {top}: in half of the heads no patch is stronger; stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });

@@ -99,7 +99,7 @@ export class Legend {
     const similar = comparesFeatures(view);
     page.find(".legend").classList.toggle("cosines", similar || map.signed);
     page.find(".legend").classList.toggle("components", view === "components");
-    setText(page.find(".unit.weights"), similar ? "cosine" : translate(map.signed ? "evidence" : "weight"));
+    setText(page.find(".unit.weights"), similar ? "cosine" : map.signed ? "evidence" : translate("weight"));
     if (!similar && !map.signed)
       this.drawTicks(page.find(".times"), 0, top, payload.tokens, (times) =>
         times >= 10 ? String(Math.round(times)) : decimal(String(+times.toFixed(3))),

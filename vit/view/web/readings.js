@@ -54,7 +54,7 @@ export class Readings {
    */
   drawSides({ values }) {
     const [plus, minus] = [1, -1].map((sign) => values.reduce((sum, value) => sum + Math.max(0, sign * value), 0));
-    this.setReading(0, translate("For the class"), percent(plus), translate("against it {share}", { share: percent(minus) }), GLOSSARY.sides);
+    this.setReading(0, "For the class", percent(plus), `against it ${percent(minus)}`, GLOSSARY.sides);
   }
 
   /**
