@@ -10,6 +10,7 @@ from pages.looking import token_features
 from pages.looking.controls import method_choice
 from vit.explain.methods import METHODS
 from vit.view import map_view
+from vit.view.method_choice import computed_map
 
 if TYPE_CHECKING:
     from pages.components import viewer
@@ -42,6 +43,9 @@ def for_export(
     code: dict[str, Any] | None = None
     if selection.view == "relevance" and choice is not None:
         server_map, code = partial(_method_map, extended, selection, choice), _method_code(selection, choice)
+        if choice.method == method_choice.GROWING and method:  # as it is now; the saved viewer has no server
+            values = method_choice.weights(example, selection, choice)
+            needed["computed"], method = computed_map(selection, None, values), {**method, "chain": ""}
         chain = method_choice.chain(extended, choice.target_index) if method and method["chain"] else None
         needed |= {"method": method, "chain": chain}
     elif choice and computed is None and not example.stored:

@@ -8,7 +8,8 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.looking import mask_drops
+from pages.looking import map_exports, mask_drops
+from pages.looking.controls import method_choice
 from pages.looking.panels import best_map
 from pages.server import result_cache
 from tests.pages.controls import run
@@ -18,6 +19,9 @@ from vit.explain.kriging import MASKS
 from vit.explain.methods import weights
 from vit.explain.recorded_pass import RecordedPass
 from vit.images import samples
+from vit.view.explanation import explain
+from vit.view.method_choice import MethodChoice
+from vit.view.selection import Selection
 
 LINK = {"view": "relevance", "method": "best", "target": "dog"}
 
@@ -62,6 +66,18 @@ def test_long_measurement_waits_for_a_click(page: AppTest, monkeypatch: pytest.M
     (button,) = (one for one in page.button if one.label == "Measure them")
     button.click().run()
     assert not np.array_equal(payload(page, "best feeder")[1]["values"], values)
+
+
+def test_saved_viewer_has_the_map_as_it_is_now(recorded: RecordedPass) -> None:
+    checkpoint = vit.load_checkpoint("cifar10")
+    example = method_choice.Example("saved", checkpoint, explain(checkpoint, samples.read("cat")))
+    selection, choice = Selection(view="relevance"), MethodChoice(5, "best")
+    shown, method = method_choice.computed_map(example, selection, choice, growing=True)
+    _, needed, _ = map_exports.for_export(example, selection, choice, shown, method, ())
+    assert needed["chain"] is None and needed["method"]["chain"] == "" and needed["method"]["signed"]
+    expected = weights(recorded, "attnlrp")
+    values = torch.tensor(needed["computed"]["values"])
+    torch.testing.assert_close(values[1:], expected[1:] / expected[1:].abs().sum(), rtol=1e-3, atol=1e-6)
 
 
 def test_verdicts_do_not_use_the_masks_that_the_map_learnt_from() -> None:
