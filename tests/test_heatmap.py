@@ -12,9 +12,12 @@ from PIL import Image
 
 import vit
 from vit.cli.main import main
-from vit.explain.methods import METHODS, weights
+from vit.errors import UserError
+from vit.explain.heatmap import run_model
+from vit.explain.methods import METHODS, heatmap_of, weights
 from vit.explain.record import record
 from vit.explain.recorded_pass import RecordedPass
+from vit.explain.relevance import GradientRecord
 
 LABELS = ("cat", "bus", "ship", "deer", "dog")
 Build = Callable[..., vit.VisionTransformer]
@@ -112,3 +115,13 @@ def test_attention_of_a_pooling_query_has_no_block(
     pooled = vit.save_checkpoint(tmp_path / "pooled", build(pool="map", prefix=()), LABELS, preprocess)
     view = drawn(vit.load_checkpoint(pooled), tmp_path / "map.npz")[1]
     assert view["block"] == "pooling query" and "page" not in view
+
+
+@pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.own_passes])
+def test_methods_with_passes_of_their_own_take_no_backward_pass_before(checkpoint: vit.Checkpoint, method: str) -> None:
+    pixels = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    light, full = run_model(checkpoint, pixels, method), RecordedPass.of_class(checkpoint.model, pixels)
+    assert not isinstance(light.record, GradientRecord) and light.target == full.target
+    torch.testing.assert_close(heatmap_of(light, method), heatmap_of(full, method))
+    with pytest.raises(UserError, match="There is no class 99"):
+        run_model(checkpoint, pixels, method, 99)

@@ -195,7 +195,7 @@ def _token_weights(
     settings = {name: value for name in method.settings if (value := _setting(options, name)) is not None}
     numbers = weights(subject, options.method, query, direction, **settings)
 
-    label = checkpoint.labels[subject.record.target] if method.of_class else ""
+    label = checkpoint.labels[subject.explained] if method.of_class else ""
     return subject.record, numbers, method_facts(subject, options.method, label, query, direction, settings)
 
 

@@ -14,6 +14,7 @@ from vit.errors import InvalidCheckpoint, UserError
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.record import AttentionRecord, Precision
 from vit.explain.recorded_pass import RecordedPass
+from vit.explain.relevance import check_target
 from vit.explain.settings import Direction
 from vit.model.cost import Size
 
@@ -93,7 +94,11 @@ def run_model(
             f"Choose another checkpoint, or a method that needs no class: {others}."
         )
     index = find_class(target, checkpoint.labels) if isinstance(target, str) else target
-    return RecordedPass.of_class(checkpoint.model, pixels, index)
+    if not METHODS[method].own_passes:
+        return RecordedPass.of_class(checkpoint.model, pixels, index)
+    if index is not None:
+        check_target(checkpoint.config, index)
+    return RecordedPass.forward_only(checkpoint.model, pixels, index)
 
 
 LISTED_CLASSES = 20  # maximum number of classes in an error message

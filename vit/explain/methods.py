@@ -40,6 +40,7 @@ class Method:
         settings: names and default values.
         passes: approximate number of forward passes beyond those of the record.
         signed: whether numbers can be negative, for tokens that speak against the class.
+        own_passes: whether it runs its own passes, and needs no backward pass in the record.
     """
 
     title: str
@@ -50,6 +51,7 @@ class Method:
     settings: Mapping[str, Any]
     passes: int = 0
     signed: bool = False
+    own_passes: bool = False
 
     @property
     def unit(self) -> Unit:
@@ -110,13 +112,14 @@ def method(
     of_tokens: bool = True,
     passes: int = 0,
     signed: bool = False,
+    own_passes: bool = False,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register a function of recorded pass, query and direction in `METHODS`; keyword-only arguments are settings."""
 
     def register(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
         parameters = inspect.signature(compute).parameters.values()
         settings = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-        METHODS[name] = Method(title, sentence, compute, of_class, of_tokens, settings, passes, signed)
+        METHODS[name] = Method(title, sentence, compute, of_class, of_tokens, settings, passes, signed, own_passes)
         return compute
 
     return register
@@ -202,6 +205,7 @@ def rollout(
     "(Achtibat et al. 2024).",
     of_tokens=False,
     signed=True,
+    own_passes=True,
 )
 def attnlrp(
     recorded: RecordedPass, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
@@ -220,7 +224,7 @@ def attnlrp(
 
     Source: Achtibat et al. 2024, arXiv 2402.05602, see `vit.explain.lrp`.
     """
-    inputs = recorded.model, recorded.pixels, recorded.record.target
+    inputs = recorded.model, recorded.pixels, recorded.explained
     return explain.attnlrp(*inputs, start_block, recorded.hook)
 
 
@@ -394,6 +398,7 @@ def relevance_rollout(
     "LeGrad",
     "Gradient of the class by attention, positive part, mean of all blocks (Bousselham et al. 2024).",
     of_tokens=False,
+    own_passes=True,
 )
 def legrad(
     recorded: RecordedPass, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
@@ -412,7 +417,7 @@ def legrad(
 
     Source: Bousselham et al. 2024, arXiv 2404.03214, see `vit.explain.relevance.legrad`.
     """
-    return explain.legrad(recorded.model, recorded.pixels, recorded.record.target, start_block, recorded.hook)
+    return explain.legrad(recorded.model, recorded.pixels, recorded.explained, start_block, recorded.hook)
 
 
 @method(
@@ -446,6 +451,7 @@ def gradcam(recorded: RecordedPass, query: Query, direction: Direction, *, block
     of_tokens=False,
     passes=256,
     signed=True,
+    own_passes=True,
 )
 def removal(recorded: RecordedPass, query: Query, direction: Direction) -> Tensor:
     """Fit a ridge regression of the class's drop on the removed patches. Runs 256 passes.
@@ -459,9 +465,7 @@ def removal(recorded: RecordedPass, query: Query, direction: Direction) -> Tenso
 
     Source: see `vit.explain.faithfulness_correlation.removal_map`.
     """
-    return explain.removal_map(
-        recorded.model, recorded.pixels, recorded.record.target, recorded.hook, recorded.progress
-    )
+    return explain.removal_map(recorded.model, recorded.pixels, recorded.explained, recorded.hook, recorded.progress)
 
 
 @method(
@@ -471,6 +475,7 @@ def removal(recorded: RecordedPass, query: Query, direction: Direction) -> Tenso
     of_tokens=False,
     passes=128,
     signed=True,
+    own_passes=True,
 )
 def best(recorded: RecordedPass, query: Query, direction: Direction, *, masks: int = 128) -> Tensor:
     """Correct the map of AttnLRP by the drops of the class under random masks.
@@ -485,5 +490,5 @@ def best(recorded: RecordedPass, query: Query, direction: Direction, *, masks: i
 
     Source: see `vit.explain.kriging`.
     """
-    inputs = recorded.model, recorded.pixels, recorded.record.target
+    inputs = recorded.model, recorded.pixels, recorded.explained
     return explain.best_map(*inputs, masks, recorded.hook, recorded.progress)

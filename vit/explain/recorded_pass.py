@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from vit import explain
@@ -25,7 +25,8 @@ class RecordedPass:
     Attributes:
         model: the model.
         pixels: (1, channels, height, width).
-        record: of the forward pass, and of the backward pass from the class unless created by `without_class`.
+        record: of the forward pass, and of the backward pass from the class if created by `of_class`.
+        target: class to explain; None without one.
         hook: replaces head outputs, see `relevance_record`.
         progress: called with the fraction that is done, by methods that need many passes.
     """
@@ -33,6 +34,7 @@ class RecordedPass:
     model: VisionTransformer
     pixels: Tensor
     record: GradientRecord
+    target: int | None = None
     hook: Hook | None = None
     progress: Progress = field(default=lambda share: None, compare=False)
 
@@ -41,11 +43,26 @@ class RecordedPass:
         cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, hook: Hook | None = None
     ) -> RecordedPass:
         """Run a forward and a backward pass; see `relevance_record`."""
-        return cls(model, pixels, explain.relevance_record(model, pixels, target, hook), hook)
+        record = explain.relevance_record(model, pixels, target, hook)
+        return cls(model, pixels, record, record.target, hook)
 
     @classmethod
     def without_class(
         cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
     ) -> RecordedPass:
         """Run only a forward pass, which is enough for class-independent methods."""
-        return cls(model, pixels, cast("GradientRecord", recording.record(model, pixels, precision, hook)), hook)
+        record = recording.record(model, pixels, precision, hook)
+        return cls(model, pixels, cast("GradientRecord", record), None, hook)
+
+    @classmethod
+    def forward_only(cls, model: VisionTransformer, pixels: Tensor, target: int | None = None) -> RecordedPass:
+        """Run only a forward pass, for methods of a class that run their own passes; see `relevance_record`."""
+        recorded = cls.without_class(model, pixels)
+        target = int(recorded.record.logits[0].argmax()) if target is None else target
+        return replace(recorded, target=target)
+
+    @property
+    def explained(self) -> int:
+        """The class to explain; there must be one."""
+        assert self.target is not None, "a pass with a class"
+        return self.target

@@ -158,7 +158,7 @@ def method_facts(
     if how.of_tokens:
         facts |= {"query": query, "direction": direction}
     if how.of_class:
-        facts["target"] = {"index": record.target, "label": label}
+        facts["target"] = {"index": recorded.explained, "label": label}
     return facts
 
 
