@@ -59,7 +59,9 @@ def for_export(
 def _method_map(example: Example, selection: Selection, choice: MethodChoice) -> map_view.MapView:
     recorded = method_choice.recorded_pass(example, choice.explained_class)
     label, token = method_choice.class_label(example, choice), choice.token(selection)
-    return map_view.MapView.of_method(recorded, choice.method, label, token, selection.direction, selection)
+    growing = choice.method == method_choice.GROWING  # as it is now, without further masks
+    numbers = method_choice.weights(example, selection, choice) if growing else None
+    return map_view.MapView.of_method(recorded, choice.method, label, token, selection.direction, selection, numbers)
 
 
 def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from pages.looking.controls.method_choice import Example, pass_of
 from pages.server.result_cache import cached
 from vit.explain import faithfulness_correlation
 from vit.explain.faithfulness_correlation import FITTED
-from vit.explain.kriging import MASKS, BestMap
+from vit.explain.kriging import BestMap
 from vit.explain.methods import shares
+from vit.explain.settings import BEST_MAP_MASKS
 
 FIRST = 64  # masks before the first result
 MOST = 1024  # masks in total
@@ -140,7 +141,7 @@ def best_map(example: Example, target: int) -> Tensor:
 def measure_for_best_map(example: Example, target: int) -> None:
     """Measure the masks that the best map lacks, with a progress bar."""
     placeholder = st.empty()  # created in every run, so that later elements keep their positions
-    while (done := len(drops_so_far(example, target, FITTED)[1])) < MASKS:
-        placeholder.progress(done / MASKS, f"Best map: {done} of {MASKS} masks…")
-        measure_more(example, target, MASKS, FITTED)
+    while (done := len(drops_so_far(example, target, FITTED)[1])) < BEST_MAP_MASKS:
+        placeholder.progress(done / BEST_MAP_MASKS, f"Best map: {done} of {BEST_MAP_MASKS} masks…")
+        measure_more(example, target, BEST_MAP_MASKS, FITTED)
     placeholder.empty()

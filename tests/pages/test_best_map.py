@@ -15,9 +15,9 @@ from pages.server import result_cache
 from tests.pages.controls import run
 from tests.pages.offered import payload, sent_to
 from vit.explain.faithfulness_correlation import FITTED, correlations, random_masks, score_drops
-from vit.explain.kriging import MASKS
 from vit.explain.methods import weights
 from vit.explain.recorded_pass import RecordedPass
+from vit.explain.settings import BEST_MAP_MASKS
 from vit.images import samples
 from vit.view.explanation import explain
 from vit.view.method_choice import MethodChoice
@@ -32,7 +32,7 @@ def recorded() -> RecordedPass:
     return RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
 
 
-def shown(page: AppTest, wanted: str = "") -> tuple[np.ndarray, str, bool]:
+def offered_map(page: AppTest, wanted: str = "") -> tuple[np.ndarray, str, bool]:
     """Return the map that the page offers, its name, and whether the browser may ask for more; after a request."""
     page.session_state["Explore"].more_best = wanted
     run(page, **LINK)
@@ -43,16 +43,16 @@ def shown(page: AppTest, wanted: str = "") -> tuple[np.ndarray, str, bool]:
 def test_map_begins_as_attnlrp_and_improves_until_its_masks_are_measured(page: AppTest, recorded: RecordedPass) -> None:
     result_cache.retain(set())  # nothing measured by another test
     page.run()
-    values, name, more = shown(page)
+    values, name, more = offered_map(page)
     begin = weights(recorded, "attnlrp")[1:]
     torch.testing.assert_close(torch.tensor(values[1:]), begin / begin.abs().sum(), rtol=1e-4, atol=1e-6)
     assert more and values[0] == 0 and sent_to(page)["method"]["chain"] == name and sent_to(page)["method"]["signed"]
     fresh = random_masks(64, 512, 7)
     drops = score_drops(recorded.model, recorded.pixels, 5, fresh)
     before = float(correlations(torch.tensor(values[1:]), fresh, drops))
-    assert torch.equal(torch.tensor(shown(page, wanted="another picture")[0]), torch.tensor(values))
+    assert torch.equal(torch.tensor(offered_map(page, wanted="another picture")[0]), torch.tensor(values))
     while more:
-        values, _, more = shown(page, wanted=name)
+        values, _, more = offered_map(page, wanted=name)
     assert float(correlations(torch.tensor(values[1:]), fresh, drops)) > before + 0.05
     torch.testing.assert_close(torch.tensor(values), weights(recorded, "best"), rtol=1e-3, atol=1e-5)
 
@@ -61,7 +61,7 @@ def test_long_measurement_waits_for_a_click(page: AppTest, monkeypatch: pytest.M
     monkeypatch.setattr(best_map, "BUTTON_ABOVE_SECONDS", -1.0)
     result_cache.retain(set())
     page.run()
-    values, _, more = shown(page)
+    values, _, more = offered_map(page)
     assert not more
     (button,) = (one for one in page.button if one.label == "Measure them")
     button.click().run()
@@ -73,15 +73,17 @@ def test_saved_viewer_has_the_map_as_it_is_now(recorded: RecordedPass) -> None:
     example = method_choice.Example("saved", checkpoint, explain(checkpoint, samples.read("cat")))
     selection, choice = Selection(view="relevance"), MethodChoice(5, "best")
     shown, method = method_choice.computed_map(example, selection, choice, growing=True)
-    _, needed, _ = map_exports.for_export(example, selection, choice, shown, method, ())
+    export, needed, _ = map_exports.for_export(example, selection, choice, shown, method, ())
     assert needed["chain"] is None and needed["method"]["chain"] == "" and needed["method"]["signed"]
     expected = weights(recorded, "attnlrp")
     values = torch.tensor(needed["computed"]["values"])
     torch.testing.assert_close(values[1:], expected[1:] / expected[1:].abs().sum(), rtol=1e-3, atol=1e-6)
+    assert export is not None
+    torch.testing.assert_close(export().weights, values)  # without measuring the other masks
 
 
 def test_verdicts_do_not_use_the_masks_that_the_map_learnt_from() -> None:
     judges = [random_masks(64, mask_drops.MOST), *(random_masks(64, 128, seed) for seed in range(1, 40))]
-    learnt = {mask.numpy().tobytes() for mask in random_masks(64, MASKS, FITTED)}
-    assert len(learnt) == MASKS
+    learnt = {mask.numpy().tobytes() for mask in random_masks(64, BEST_MAP_MASKS, FITTED)}
+    assert len(learnt) == BEST_MAP_MASKS
     assert not any(mask.numpy().tobytes() in learnt for masks in judges for mask in masks)

@@ -18,11 +18,11 @@ from torch.nn import functional as F
 from vit.explain.components import token_features
 from vit.explain.faithfulness_correlation import FITTED, MASKED_SHARE, random_masks, score_drops
 from vit.explain.lrp import attnlrp
+from vit.explain.settings import BEST_MAP_MASKS
 from vit.model.attention import Hook
 from vit.model.cost import Progress
 from vit.model.transformer import VisionTransformer
 
-MASKS = 128
 _RELEVANCE = 0.3  # standard deviation of the drops that relevance explains, as a share of all
 _ALIKE = 0.3  # 1 minus the cosine of two patches' features at which their remainders' correlation has fallen to 1 / e
 _OWN = 0.1  # variance of a patch's remainder that it shares with no other, so that many masks can tell all apart
@@ -102,7 +102,7 @@ def best_map(
     model: VisionTransformer,
     pixels: Tensor,
     target: int,
-    masks: int = MASKS,
+    masks: int = BEST_MAP_MASKS,
     hook: Hook | None = None,
     progress: Progress = lambda share: None,
 ) -> Tensor:

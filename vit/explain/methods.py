@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vit import explain
 from vit.explain import maps
-from vit.explain.settings import DEFAULTS, Direction, Fusion
+from vit.explain.settings import BEST_MAP_MASKS, DEFAULTS, Direction, Fusion
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -473,11 +473,11 @@ def removal(recorded: RecordedPass, query: Query, direction: Direction) -> Tenso
     "Best map",
     "AttnLRP, corrected by what happens when random parts of the picture are hidden.",
     of_tokens=False,
-    passes=128,
+    passes=BEST_MAP_MASKS,
     signed=True,
     own_passes=True,
 )
-def best(recorded: RecordedPass, query: Query, direction: Direction, *, masks: int = 128) -> Tensor:
+def best(recorded: RecordedPass, query: Query, direction: Direction, *, masks: int = BEST_MAP_MASKS) -> Tensor:
     """Correct the map of AttnLRP by the drops of the class under random masks.
 
     Args:

@@ -43,4 +43,5 @@ class Settings:
 
 
 DEFAULTS = Settings()
+BEST_MAP_MASKS = 128  # masks of the best map, see `vit.explain.kriging`
 ROLLOUT = ("residual", "fusion", "discard")  # settings of rollout

@@ -73,6 +73,7 @@ class MapView:
         query: int | None = None,
         direction: Direction = "from",
         settings: Settings = DEFAULTS,
+        numbers: Tensor | None = None,
     ) -> Self:
         """Build the map of an explanation method.
 
@@ -82,9 +83,11 @@ class MapView:
             query: token to explain, for methods that support it; None for the model's output.
             direction: of the query token.
             settings: of the method.
+            numbers: (N,), the map if it is known already, see `vit.explain.methods.weights`.
         """
         record, unusual = recorded.record, settings.changed(METHODS[method].settings)
-        numbers = methods.weights(recorded, method, query, direction, **unusual)
+        if numbers is None:
+            numbers = methods.weights(recorded, method, query, direction, **unusual)
         facts = method_facts(recorded, method, label, query, direction, unusual)
         name = "" if query is None else token_name(query, record.prefix, record.grid)
         signed = METHODS[method].signed

@@ -89,18 +89,17 @@ def overlay(
     sizes = np.abs(heatmap) if signed else heatmap
     vmax = _scale_maximum(sizes, vmax)
     mean = _colour_levels(sizes, vmax).mean()
+    colours = COLORMAPS[colormap]
     if signed:
+        picture = picture.convert("L")
         heatmap = (heatmap + np.float32(vmax)) / 2  # the middle of the colours is 0
-    colours = SIGNED_COLOURS if signed else COLORMAPS[colormap]
-    if signed and cover == "weight":  # opacity alone tells red from pale
-        colours = colours[[0] * 128 + [255] * 128]
+        ends = [0] * 128 + [255] * 128  # with cover "weight", opacity alone tells red from pale
+        colours = SIGNED_COLOURS if cover == "film" else SIGNED_COLOURS[ends]
     left, top, right, bottom = box or Box(0, 0, *picture.size)
     x, y = _pixels_inside(left, right, picture.width), _pixels_inside(top, bottom, picture.height)
     across = _patch_weights(x, left, right, heatmap.shape[1], smooth)  # (width seen, cols)
     shades = across @ heatmap.T  # (width seen, rows)
     veil = _coverage(opacity, mean if cover == "weight" else None, signed)
-    if signed:
-        picture = picture.convert("L")
     picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # `convert` would copy an RGB picture
     covered = len(x) == picture.width and len(y) == picture.height
     result = picture.copy() if covered else picture.point(lambda value: round(value * OUTSIDE_BRIGHTNESS))

@@ -7,7 +7,7 @@ from pages.links import session
 from pages.looking import mask_drops
 from pages.looking.controls.method_choice import Example, growing_name
 from vit.explain.faithfulness_correlation import FITTED
-from vit.explain.kriging import MASKS
+from vit.explain.settings import BEST_MAP_MASKS
 from vit.view.captions import format_duration
 from vit.view.payload import pack_map
 
@@ -20,23 +20,23 @@ def show(example: Example, target: int) -> None:
     state, request = session.of(session.Explore), growing_name(example, target)
     line, feeder = st.empty(), st.container()
     done = len(mask_drops.drops_so_far(example, target, FITTED)[1])
-    expected = mask_drops.expected(example) / mask_drops.FIRST * (MASKS - done)
+    expected = mask_drops.expected(example) / mask_drops.FIRST * (BEST_MAP_MASKS - done)
     started = state.best_map == request or expected <= BUTTON_ABOVE_SECONDS
     if not started:
         with line.container(horizontal=True, vertical_alignment="center"):
-            st.caption(f"This is AttnLRP. Masks make it truer: {MASKS} take {format_duration(expected)}.")
+            st.caption(f"This is AttnLRP. Masks make it truer: {BEST_MAP_MASKS} take {format_duration(expected)}.")
             if st.button("Measure them"):
                 state.best_map, state.more_best, started = request, request, True
 
     def draw_progress() -> None:
-        if started and done < MASKS:
-            line.progress(done / MASKS, f"The map gets truer: {done} of {MASKS} masks.")
+        if started and done < BEST_MAP_MASKS:
+            line.progress(done / BEST_MAP_MASKS, f"The map gets truer: {done} of {BEST_MAP_MASKS} masks.")
         elif started:
-            line.caption(f"AttnLRP, corrected by {MASKS} masks.")
+            line.caption(f"AttnLRP, corrected by {BEST_MAP_MASKS} masks.")
 
     draw_progress()
-    if started and state.more_best == request and done < MASKS:
-        mask_drops.measure_more(example, target, MASKS, FITTED)
+    if started and state.more_best == request and done < BEST_MAP_MASKS:
+        mask_drops.measure_more(example, target, BEST_MAP_MASKS, FITTED)
         done = len(mask_drops.drops_so_far(example, target, FITTED)[1])
         draw_progress()
     state.more_best = ""
@@ -46,4 +46,4 @@ def show(example: Example, target: int) -> None:
 
     improved = pack_map(mask_drops.best_map(example, target))
     with feeder:
-        viewer.feed("best feeder", improved, request, on_more if started and done < MASKS else None)
+        viewer.feed("best feeder", improved, request, on_more if started and done < BEST_MAP_MASKS else None)

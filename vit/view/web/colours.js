@@ -20,6 +20,8 @@ export const SIGNED_COLOURS = Uint8Array.from({ length: 768 }, (_, i) => {
   return Math.round(PALE[i % 3] + Math.abs(away) * (end[i % 3] - PALE[i % 3]));
 });
 
+const SIGNED_TABLE = pixelTable(SIGNED_COLOURS);
+
 /** Colours of map values: opaque in the grid, partly transparent over the picture. */
 export class Colours {
   constructor() {
@@ -56,7 +58,7 @@ export class Colours {
     if (this.veiled === veil) return false;
     this.veiled = veil;
     this.shown = signed ? SIGNED_COLOURS : this.colormap;
-    this.ramp = signed ? pixelTable(SIGNED_COLOURS) : this.lut;
+    this.ramp = signed ? SIGNED_TABLE : this.lut;
     const least = opacity ** 2, most = opacity ** 0.5;
     this.strongest = most;
     for (let i = 0; i < 256; i++) {

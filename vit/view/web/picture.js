@@ -37,7 +37,7 @@ export class Picture {
    * @param {PictureMap} map
    */
   meanColour(map) {
-    const { values, at, top } = map.signed ? { ...map, at: this.payload.split } : map.painted;
+    const { values, at, top } = map.signed ? { values: map.values, at: this.payload.split, top: map.top } : map.painted;
     return map.ready ? this.overlay.mean(values, at, top) : 0;
   }
 
