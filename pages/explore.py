@@ -100,7 +100,9 @@ def show_viewer(
         default = Selection.from_query({"colormap": next(iter(overlay.COLORMAPS))}, *shape).to_query()
         chosen = selection.to_query()
         unusual = {name for name in chosen if chosen[name] != default[name] or (name == "token" and selection.pinned)}
-        address.change(ExploreLink, viewer={name: chosen[name] for name in unusual})
+        # Links name the method, so that they keep it where a later version recommends another.
+        named = {"method": choice.method} if choice and selection.view == "relevance" else {}
+        address.change(ExploreLink, viewer={name: chosen[name] for name in unusual}, **named)
 
     if not stored:
         keep_token(record)
@@ -246,7 +248,7 @@ def fill_caches(stored: FirstView) -> None:
     checkpoint = loading.open_checkpoint(checkpoint_list.SHIPPED, str(folder), loading.stamp(folder), None)
     explanation = loading.explained(checkpoint, samples.read(welcome.VIEW.sample), checkpoint.preprocess.size)
     checkpoint_picker.verified(checkpoint.identity, checkpoint)
-    method_choice.remember_chain(explanation, checkpoint, stored)
+    method_choice.remember_map(explanation, checkpoint, stored)
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ def test_explain_draws_on_the_picture_at_its_own_size(
 @pytest.mark.parametrize(
     ("options", "pick"),
     [
-        ([], lambda a: a[-1].mean(0)[0, 1:]),
+        (["--method=attention"], lambda a: a[-1].mean(0)[0, 1:]),
         (["--block=0", "--head=1"], lambda a: a[0, 1, 0, 1:]),
         (["--query=1,2"], lambda a: a[-1].mean(0)[7, 1:]),
         (["--query=1,2", "--direction=to", "--head=max"], lambda a: a[-1].amax(0)[1:, 7]),
@@ -341,7 +341,7 @@ def test_classes_of_equal_name_are_chosen_by_number(
         (["--method=relevance", "--target=9", "--out=map.npz"], "There is no class 9: they run from 0 to 4."),
         (["--method=legrad", "--target=9", "--out=map.npz"], "There is no class 9: they run from 0 to 4."),
         (
-            ["--target=cat", "--out=map.npz"],
+            ["--method=attention", "--target=cat", "--out=map.npz"],
             "--target has no effect on attention; it applies to attnlrp, attention-gradient",
         ),
         (["--method=legrad", "--query=cls", "--out=map.npz"], "--query has no effect on legrad"),

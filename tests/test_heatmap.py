@@ -76,7 +76,7 @@ def test_class_is_given_by_label_or_index(
 ) -> None:
     recorded = RecordedPass.of_class(checkpoint.model, checkpoint.preprocess(image), index)
     expected = recorded.record.heatmap(weights(recorded, "relevance"))
-    torch.testing.assert_close(vit.heatmap(checkpoint, image, target=target), expected)
+    torch.testing.assert_close(vit.heatmap(checkpoint, image, "relevance", target), expected)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_command_and_export_number_blocks_and_heads_both_ways(
     view = drawn(checkpoint, tmp_path / "map.npz", "--block=1", "--head=0")[1]
     assert (view["block"], view["head"], view["page"]) == (1, 0, {"block": "Block 2", "head": "Head 1"})
     assert "Block 1, head 0 (on the page Block 2, Head 1)" in capsys.readouterr().out
-    view = drawn(checkpoint, tmp_path / "map.npz")[1]
+    view = drawn(checkpoint, tmp_path / "map.npz", "--method=attention")[1]
     assert (view["block"], view["head"], view["page"]) == (2, "mean", {"block": "Block 3"})
 
 
@@ -113,7 +113,7 @@ def test_attention_of_a_pooling_query_has_no_block(
     tmp_path: Path, image: Image.Image, build: Build, preprocess: vit.Preprocess
 ) -> None:
     pooled = vit.save_checkpoint(tmp_path / "pooled", build(pool="map", prefix=()), LABELS, preprocess)
-    view = drawn(vit.load_checkpoint(pooled), tmp_path / "map.npz")[1]
+    view = drawn(vit.load_checkpoint(pooled), tmp_path / "map.npz", "--method=attention")[1]
     assert view["block"] == "pooling query" and "page" not in view
 
 

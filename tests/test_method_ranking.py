@@ -16,21 +16,17 @@ from vit.errors import InvalidDataset, UserError
 from vit.explain import method_ranking
 from vit.explain.faithfulness import faithfulness
 from vit.explain.method_ranking import (
-    BLOB,
-    RANDOM,
-    Interval,
     MethodResult,
     interval,
     rank,
-    read_table,
     record_in_card,
-    recorded_results,
     summarise,
     table,
     verdict,
 )
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.recorded_pass import RecordedPass
+from vit.explain.recorded_ranking import BLOB, RANDOM, Interval, read_table, recommended, recorded_results
 from vit.images.preprocess import Normalise, Preprocess
 
 
@@ -188,3 +184,14 @@ def test_card_of_another_library_is_unchanged(saved_shapes: Path, monkeypatch: p
     monkeypatch.setattr(method_ranking, "rank", None)  # refused before the hours of measuring
     assert main(["faithfulness", "--checkpoint", str(saved_shapes), "--data", "shapes", "--card"]) == 2
     assert (saved_shapes / "README.md").read_bytes() == before
+
+
+def test_recommended_is_the_best_measured_method_without_masks() -> None:
+    def card(**correlations: float) -> dict[str, Any]:
+        lines = table(ranked(**correlations))  # SaCo is twice the correlation
+        return {"faithfulness": ["Test pictures of a: 9, by `python -m vit faithfulness`.", "", *lines]}
+
+    best = {"attnlrp": 0.2, "relevance": 0.4, "removal": 0.9, "best": 0.8, "rollout": 0.7, RANDOM: 0.6}
+    assert recommended(card(**best)) == "relevance"  # the others need masks, or no class
+    assert recommended(card(**best | {"attnlrp": 0.5})) == "attnlrp"
+    assert recommended(card(relevance=0.4)) == recommended({}) == "attnlrp"  # ranked before there was AttnLRP

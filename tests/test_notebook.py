@@ -62,7 +62,7 @@ def test_module_and_its_file_are_shown_alike(photo: Image.Image, tmp_path: Path)
     there = vit.view(saved, photo, method="relevance", size=32)
     here = vit.view(module, photo, method="relevance", preprocess=resized(saved.preprocess, (32, 32)))
     assert held(here)[1] == held(there)[1]
-    torch.testing.assert_close(here.heatmap(), vit.heatmap(saved, photo, size=32))
+    torch.testing.assert_close(here.heatmap(), vit.heatmap(saved, photo, "relevance", size=32))
 
 
 @pytest.mark.parametrize("method", ["attention", "rollout", "relevance", "gradcam", "legrad"])

@@ -55,24 +55,26 @@ def select(
     kind: Callable[..., Any] = st.selectbox,
     link: Callable[[Any], str] = str,
     along: Mapping[str, str | None] = MappingProxyType({}),
+    omit: bool = True,
     **more: Any,
 ) -> Any:
     """Draw a control with one option selected, bound to a query parameter.
 
     Args:
         name: query parameter, and prefix of the control's key.
-        default: option that links omit; the first one if None.
+        default: option without the parameter; the first one if None.
         format_func: returns an option's label.
         kind: `st.selectbox`, `st.select_slider` or `st.segmented_control`.
         link: returns an option's text in links.
         along: further query parameters that a selection changes; None removes one.
+        omit: leave the default out of links.
     """
     default = options[0] if default is None else default
 
     def choose(option: Any) -> None:
         if option not in options:  # sent by a client other than the app's page
             return
-        address.rewrite({**along, name: link(option) if option != default else None})
+        address.rewrite({**along, name: None if omit and option == default else link(option)})
 
     linked = {link(option): option for option in options}.get(address.text(name), default)
     labels = distinct([str(format_func(option)) for option in options])

@@ -44,7 +44,7 @@ def for_export(
     if selection.view == "relevance" and choice is not None:
         server_map, code = partial(_method_map, extended, selection, choice), _method_code(selection, choice)
         if choice.method == method_choice.GROWING and method:  # as it is now; the saved viewer has no server
-            values = method_choice.weights(example, selection, choice)
+            values = method_choice.weights(example, selection, choice).tolist()
             needed["computed"], method = computed_map(selection, None, values), {**method, "chain": ""}
         chain = method_choice.chain(extended, choice.target_index) if method and method["chain"] else None
         needed |= {"method": method, "chain": chain}

@@ -47,12 +47,13 @@ def size(page: AppTest) -> tuple[int, int]:
     return next(one.value for one in page.selectbox if one.label == "Input size")
 
 
-def test_empty_link_is_the_first_view_and_follows_the_pointer() -> None:
+def test_empty_link_is_the_first_view() -> None:
     page = app_page()
     assert not page.error
     assert address(page) == query(welcome.VIEW)
     told = viewer(page)
-    assert told["seed"]["view"] == "relevance" and told["method"]["chain"] and told["method"]["target"] == "cup"
+    assert told["seed"]["view"] == "relevance" and told["method"]["title"] == "AttnLRP"
+    assert told["method"]["target"] == "cup" and len(told["computed"]["values"]) == 257
     assert size(page) == (224, 224)
 
 
@@ -75,10 +76,10 @@ def test_picture_is_classified_correctly(explanation: Explanation) -> None:
 
 def test_first_map_is_on_the_coffee(recorded: RecordedPass) -> None:
     """The places in the picture of 16 × 16 patches were found by eye: the coffee, and saucer, spoon and table."""
-    heatmap = heatmap_of(recorded, "relevance")
+    heatmap = heatmap_of(recorded, first_view.METHOD)
     strongest = [divmod(int(patch), 16) for patch in heatmap.flatten().argsort(descending=True)[:10]]
     assert all(row in range(4, 8) and col in range(4, 11) for row, col in strongest)
-    assert heatmap[9:].mean() < heatmap[4:8, 4:11].mean() / 5
+    assert heatmap[9:].clamp_min(0).mean() < heatmap[4:8, 4:11].mean() / 20 and heatmap[9:].mean() < 0
 
 
 @pytest.mark.exhaustive
@@ -86,5 +87,5 @@ def test_map_is_faithful(recorded: RecordedPass) -> None:
     grid = recorded.record.grid
     masks = random_masks(grid[0] * grid[1], 256)
     drops = score_drops(recorded.model, recorded.pixels, int(recorded.record.logits.argmax()), masks)
-    verdict = faithfulness_verdict(heatmap_of(recorded, "relevance"), masks, drops)
-    assert verdict.correlation > 0.1 and drops.max() < 0.02  # as the module states
+    verdict = faithfulness_verdict(heatmap_of(recorded, first_view.METHOD), masks, drops)
+    assert verdict.correlation > 0.4 and drops.max() < 0.02  # as the module states

@@ -22,6 +22,7 @@ from vit.explain.maps import checked_index
 from vit.explain.methods import METHODS, Method, weights
 from vit.explain.names import format_position
 from vit.explain.record import AttentionRecord
+from vit.explain.recorded_ranking import recommended
 from vit.explain.settings import Direction
 from vit.exports.arrays import attention_npz
 from vit.images.preprocess import Preprocess
@@ -82,8 +83,11 @@ def run_explain(options: argparse.Namespace) -> None:
         raise UserError(f"--out must be a folder or end in .png or .npz, not {options.out.name!r}.")
     if not into_folder and len(options.images) > 1:
         raise UserError(f"{len(options.images)} pictures do not fit into one file. Name a folder: --out FOLDER.")
-    _check_options(options)
     checkpoint = load_with_classes(options)
+    if options.method is None:
+        best = recommended(checkpoint.facts)
+        options.method = best if checkpoint.labels and _given(options) <= {*options_of(best)} else "attention"
+    _check_options(options)
     preprocess = preprocess_of_size(options, checkpoint)
     if into_folder:
         return _explain_into_folder(options, checkpoint, preprocess)
@@ -161,16 +165,21 @@ def _user_write_errors(path: Path) -> Iterator[None]:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Reject options that the method would ignore, and shares out of range."""
-    for name in ("target", *setting_options(), "query", "direction", "precision"):
-        if getattr(options, name) is not None and name not in options_of(options.method):
-            suited = ", ".join(method for method in METHODS if name in options_of(method))
-            raise UserError(f"--{name.replace('_', '-')} has no effect on {options.method}; it applies to {suited}.")
+    for name in sorted(_given(options) - {*options_of(options.method)}):
+        suited = ", ".join(method for method in METHODS if name in options_of(method))
+        raise UserError(f"--{name.replace('_', '-')} has no effect on {options.method}; it applies to {suited}.")
     if options.direction == "to" and options.query is None:
         raise UserError("--direction to needs --query, the token that receives the attention.")
     if options.residual is not None and not 0 <= options.residual <= 1:
         raise UserError(f"--residual must be 0 to 1, not {options.residual:g}.")
     if options.discard is not None and not 0 <= options.discard < 1:
         raise UserError(f"--discard must be at least 0 and under 1, not {options.discard:g}.")
+
+
+def _given(options: argparse.Namespace) -> set[str]:
+    """Return the given options that apply to some methods only."""
+    names = "target", *setting_options(), "query", "direction", "precision"
+    return {name for name in names if getattr(options, name) is not None}
 
 
 def _check_numbers(options: argparse.Namespace, config: ViTConfig) -> None:

@@ -121,8 +121,9 @@ def _explain(command: argparse.ArgumentParser) -> None:
     _add_stretch(command)
     anyway = ", ".join(name for name, method in METHODS.items() if not method.of_class)
     command.add_argument(
-        "--method", choices=list(METHODS), default="attention",
-        help=f"{anyway}: the same for every class; all others: evidence for --target (default: %(default)s)",
+        "--method", choices=list(METHODS),
+        help=f"{anyway}: the same for every class; all others: evidence for --target (default: the one "
+        "without masks that measured best with the checkpoint; attention without classes, or with --block or --query)",
     )  # fmt: skip
     command.add_argument("--target", metavar="LABEL", help="a class or its index from 0 (default: the predicted one)")
     command.add_argument(

@@ -14,6 +14,7 @@ from vit.errors import InvalidCheckpoint, UserError
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.record import AttentionRecord, Precision
 from vit.explain.recorded_pass import RecordedPass
+from vit.explain.recorded_ranking import recommended
 from vit.explain.relevance import check_target
 from vit.explain.settings import Direction
 from vit.model.cost import Size
@@ -22,7 +23,7 @@ from vit.model.cost import Size
 def heatmap(
     checkpoint: Checkpoint,
     image: Image.Image | Sequence[Image.Image],
-    method: str = "relevance",
+    method: str | None = None,
     target: str | int | None = None,
     query: str | int | tuple[int, int] | None = None,
     direction: Direction = "from",
@@ -34,7 +35,8 @@ def heatmap(
 
     Args:
         image: RGB, from `vit.decode_image`; or a sequence of images.
-        method: a name in `METHODS`.
+        method: a name in `METHODS`; None for the one that measured best with this checkpoint, see
+            `vit.explain.recorded_ranking.recommended`, or for raw attention without classes.
         target: class to explain, by label or index; None for the predicted class. Class-independent methods ignore it.
         query: token to explain: the name of a prefix token such as "cls", "ROW,COL" or (row, col) of a patch, or a
             token index, all from 0; None for the model's output.
@@ -58,6 +60,7 @@ def heatmap(
             raise UserError("There is no picture to explain: the list is empty.")
         same = method, target, query, direction, size, precision
         return torch.stack([heatmap(checkpoint, one, *same, **settings) for one in image])
+    method = method or (recommended(checkpoint.facts) if checkpoint.labels else "attention")
     if method not in METHODS:
         raise UserError(f"There is no method {method!r}. Choose from {', '.join(METHODS)}.")
     preprocess = checkpoint.preprocess

@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from vit import checkpoints, view
-from vit.explain import self_check
+from vit.explain import methods, self_check
 from vit.explain.recorded_pass import RecordedPass
 from vit.files import replaced
 from vit.images import samples
@@ -30,7 +30,6 @@ from vit.images.encode import encode_image
 from vit.paths import PROJECT
 from vit.stored_archives import read_member
 from vit.untrusted import Unreadable, parse_json
-from vit.view.payload import relevance_chain
 from vit.view.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
 FILE = "first_view.zip"
 CHECKPOINT = "everyday"  # shipped; the page opens it first
 SAMPLE = "coffee"  # initial picture of the page
-METHOD = "relevance"  # initial class-specific method; the browser computes its maps from a chain
+METHOD = "attnlrp"  # initial class-specific method, the recommended one of this checkpoint
 COMMAND = "python -m vit.view.first_view"
-_MEMBERS = ("made_of.json", "view.json", "payload", "chain", "seen.png")
+_MEMBERS = ("made_of.json", "view.json", "payload", "seen.png")
 _MEMBER_BYTES = 64 << 20
 
 
@@ -127,8 +126,7 @@ class FirstView:
         size: (height, width) of the model's input [px].
         error: of the self-check, see `vit.explain.self_check`.
         target: class that `METHOD` explains.
-        chain: matrices from which the browser computes the method's map of any token, see
-            `vit.view.payload.pack_chain`.
+        weights: of the method's map for the class, (N,).
     """
 
     checkpoint: Model
@@ -136,7 +134,7 @@ class FirstView:
     size: tuple[int, int]
     error: float
     target: int
-    chain: bytes
+    weights: Sequence[float]
 
 
 def write(folder: Path) -> Path:
@@ -163,7 +161,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
     image = samples.read(SAMPLE)
     explanation = view.explain(checkpoint, image)
     record, target = explanation.record, int(explanation.record.logits[0].argmax())
-    record = RecordedPass.of_class(checkpoint.model, explanation.preprocess(explanation.picture), target).record
+    recorded = RecordedPass.forward_only(checkpoint.model, explanation.preprocess(explanation.picture), target)
     config = checkpoint.config
     return FirstView(
         checkpoint=Model(
@@ -188,7 +186,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
         size=explanation.preprocess.size,
         error=self_check.verify(checkpoint.model, checkpoint.preprocess(explanation.picture)),
         target=target,
-        chain=relevance_chain(record),
+        weights=methods.weights(recorded, METHOD).tolist(),
     )
 
 
@@ -213,12 +211,12 @@ def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
         "size": view.size,
         "error": view.error,
         "target": view.target,
+        "weights": view.weights,
     }
     parts: dict[str, bytes] = {
         "made_of.json": json.dumps(made_of).encode(),
         "view.json": json.dumps(facts, ensure_ascii=False).encode(),
         "payload": explanation.payload,
-        "chain": view.chain,
         "seen.png": explanation.png,
     }
     out = io.BytesIO()
@@ -246,7 +244,7 @@ def _unpack_view(members: Mapping[str, bytes]) -> FirstView:
         size=tuple(facts["size"]),
         error=facts["error"],
         target=facts["target"],
-        chain=members["chain"],
+        weights=facts["weights"],
     )
 
 

@@ -40,6 +40,7 @@ class MapSource:
     Attributes:
         record: of the picture.
         labels: class names; empty for a model without classes, and for attention without a model.
+        recommended: the class-specific method to begin with.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class MapSource:
         model: VisionTransformer | None = None,
         pixels: Tensor | None = None,
         labels: tuple[str, ...] = (),
+        recommended: str = "",
     ):
-        self.record, self.labels = record, labels
+        self.record, self.labels, self.recommended = record, labels, recommended
         self._model, self._pixels = model, pixels
         self._recorded_passes: dict[int, RecordedPass] = {}
         self._chains: dict[int, bytes] = {}
@@ -82,7 +84,7 @@ class MapSource:
             token = selection.token
         else:
             return RequiredData(described)
-        return RequiredData(described, None, computed_map(selection, token, self.weights(selection, choice)))
+        return RequiredData(described, None, computed_map(selection, token, self.weights(selection, choice).tolist()))
 
     def weights(self, selection: Selection, choice: MethodChoice | None) -> Tensor:
         """Compute the numbers that the viewer shows for a selection: (N,)."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from vit.explain.methods import METHODS
 from vit.explain.settings import Direction
 from vit.view.selection import Selection, View
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class MethodChoice(NamedTuple):
@@ -97,12 +94,12 @@ def describe(selection: Selection, choice: MethodChoice, label: str) -> Method:
     )
 
 
-def computed_map(selection: Selection, token: int | None, values: Tensor) -> ComputedMap:
+def computed_map(selection: Selection, token: int | None, values: Sequence[float]) -> ComputedMap:
     """Return a map (N,) for the viewer; token None for the model's output."""
     return ComputedMap(
         view=selection.view,
         token=-1 if token is None else token,
         direction=selection.direction,
         settings=selection.settings(),
-        values=values.tolist(),
+        values=values,
     )

@@ -26,6 +26,7 @@ from vit.explain.heatmap import find_token
 from vit.explain.maps import checked_index
 from vit.explain.methods import METHODS
 from vit.explain.record import AttentionRecord
+from vit.explain.recorded_ranking import recommended
 from vit.explain.settings import Direction, Fusion
 from vit.images.geometry import Box
 from vit.images.pictures import picture_of
@@ -40,7 +41,6 @@ from vit.view.selection import Selection
 from vit.view.selection import View as ViewKind
 from vit.view.standalone_page import standalone
 
-_CLASS_METHOD = "relevance"  # default method for a model with classes
 _GREY = (128, 128, 128)  # background if there is no picture
 
 
@@ -171,7 +171,7 @@ class View:
 
     @target.setter
     def target(self, target: str | int | None) -> None:
-        method = self._choice.method if self._choice else _CLASS_METHOD
+        method = self._choice.method if self._choice else self._source.recommended
         self._choice = self._source.choose(method, target)
         self._select()
 
@@ -295,7 +295,7 @@ def view(
     else:
         source, image, box, title, facts = _of_attention(anything, picture, grid, prefix)
     kind = _kind_of(method, source.record)
-    name = method if kind == "relevance" else _CLASS_METHOD
+    name = method if kind == "relevance" else source.recommended
     explains_class = kind == "relevance" or target is not None
     choice = source.choose(name, target) if explains_class or source.labels else None
     selection = Selection(
@@ -332,7 +332,7 @@ def _of_model(checkpoint: Checkpoint, picture: Any, size: int | None) -> _Parts:
         raise UserError("A picture is missing: vit.view(model, picture).")
     explained = explain_picture(checkpoint, picture_of(picture), None if size is None else size_near(checkpoint, size))
     pixels = explained.preprocess(explained.picture)
-    source = MapSource(explained.record, checkpoint.model, pixels, checkpoint.labels)
+    source = MapSource(explained.record, checkpoint.model, pixels, checkpoint.labels, recommended(checkpoint.facts))
     likely = ", ".join(f"{label} {probability:.1%}" for label, probability in explained.predictions[:3])
     if abstention.is_sure(explained.logit, checkpoint.facts) is False:
         likely = abstention.perhaps(explained.predictions)

@@ -214,13 +214,14 @@ def block_or_head_title(kind: str, which: int | str) -> str:
 def pick_method(checkpoint: Any) -> str:
     """Draw the control for the method that explains the predicted class."""
     names = list(METHODS) if checkpoint.labels else list(WITHOUT_CLASSES)
-    default = method_choice.DEFAULT if method_choice.DEFAULT in names else names[0]
+    default = "relevance" if checkpoint.labels else names[0]  # of links of earlier versions, which named none
     return link_controls.select(
         "Map",
         "m_method",
         names,
         default,
         format_func=lambda name: METHODS[name].title,
+        omit=False,
         help="Of the predicted class.\n\n"
         + "\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in names),
     )

@@ -16,6 +16,7 @@ from pages.server.result_cache import cached, with_bar
 from pages.shared.escape import visible
 from vit.explain.methods import METHODS
 from vit.explain.recorded_pass import RecordedPass
+from vit.explain.recorded_ranking import recommended, recorded_results
 from vit.view import first_view, map_source, map_view, method_choice, payload
 from vit.view.first_view import FirstView
 from vit.view.method_choice import MethodChoice, describe
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_CLASSES = 2000  # options of the class selector, the most probable ones
-DEFAULT = first_view.METHOD
 GROWING = "best"  # the method whose map improves while it is shown, see `pages.looking.panels.best_map`
 
 
@@ -81,17 +81,22 @@ def pass_of(example: Example) -> AbstractContextManager[None]:
 
 def chain(example: Example, target: int) -> bytes:
     """Return the packed data from which the browser computes relevance for the token under the pointer."""
-    if example.stored:
-        return example.stored.chain
     return cached(
         ("chain", example.key, target), lambda: payload.relevance_chain(recorded_pass(example, target).record)
     )
 
 
-def remember_chain(explanation: Any, checkpoint: Any, stored: FirstView) -> None:
-    """Store the chain of the first view for `chain`: it saves a forward and a backward pass of the same picture."""
+def remember_map(explanation: Any, checkpoint: Any, stored: FirstView) -> None:
+    """Cache the first view's map for `weights`: it saves the method's passes over the same picture."""
+    from torch import tensor  # noqa: PLC0415 # the page imports this module before torch
+
     key = example_key(viewer.payload_id(explanation.payload), checkpoint)
-    cached(("chain", key, stored.target), lambda: stored.chain)
+    choice = MethodChoice(stored.target, first_view.METHOD)
+    cached(_map_key(key, Selection(), choice), lambda: tensor(stored.weights))
+
+
+def _map_key(key: str, selection: Selection, choice: MethodChoice) -> tuple[Any, ...]:
+    return "map", key, choice, *selection.settings(METHODS[choice.method].settings).items()
 
 
 def growing_name(example: Example, target: int) -> str:
@@ -116,6 +121,10 @@ def computed_map(
     record = example.explanation.record
     described = describe(selection, choice, visible(class_label(example, choice))) if choice else None
     if selection.view == "relevance" and choice and described:
+        if example.stored:  # while another class or method is chosen, PyTorch is still being imported
+            same = choice == (example.stored.target, first_view.METHOD)
+            stored = method_choice.computed_map(selection, None, example.stored.weights) if same else None
+            return stored, described
         if choice.method == GROWING:
             if growing:
                 described["chain"] = growing_name(example, choice.target_index)
@@ -129,7 +138,7 @@ def computed_map(
         token = selection.token
     else:
         return None, described
-    return method_choice.computed_map(selection, token, weights(example, selection, choice)), described
+    return method_choice.computed_map(selection, token, weights(example, selection, choice).tolist()), described
 
 
 def for_saved_page(example: Example, selection: Selection, choice: MethodChoice) -> dict[str, Any]:
@@ -146,7 +155,9 @@ def for_saved_page(example: Example, selection: Selection, choice: MethodChoice)
         return needed | {"chain": chain(example, choice.target_index)}
     if method.passes:
         return {}
-    return needed | {"computed": method_choice.computed_map(of_class, None, weights(example, of_class, choice))}
+    return needed | {
+        "computed": method_choice.computed_map(of_class, None, weights(example, of_class, choice).tolist())
+    }
 
 
 def weights(example: Example, selection: Selection, choice: MethodChoice | None) -> Tensor:
@@ -155,16 +166,18 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
         return map_view.weights(example.explanation.record, selection)
     if choice.method == GROWING:
         return _mask_drops().best_map(example, choice.target_index)
-    explained, method = recorded_pass(example, choice.explained_class), METHODS[choice.method]
-    if not method.passes:
-        return map_source.method_weights(explained, selection, choice)
+    method = METHODS[choice.method]
+    if not method.own_passes:
+        return map_source.method_weights(recorded_pass(example, choice.explained_class), selection, choice)
+    model, record = example.checkpoint.model, example.explanation.record
 
-    def work(progress: Callable[[float], object]) -> Tensor:
+    def work(progress: Callable[[float], object] = lambda share: None) -> Tensor:
         with pass_of(example):
-            return map_source.method_weights(replace(explained, progress=progress), selection, choice)
+            inputs = RecordedPass(model, example.pixels, record, choice.target, example.hook, progress)
+            return map_source.method_weights(inputs, selection, choice)
 
-    key = "map", example.key, choice.target, choice.method, choice.token(selection)
-    return with_bar(key, f"{method.title}: many passes…", work)
+    key = _map_key(example.key, selection, choice)
+    return with_bar(key, f"{method.title}: many passes…", work) if method.passes else cached(key, work)
 
 
 def _mask_drops() -> Any:
@@ -186,6 +199,17 @@ def methods_for(checkpoint: Any) -> list[str]:
     """
     others = checkpoint.config.pool != "cls"
     return [name for name, method in METHODS.items() if (checkpoint.labels if method.of_class else others)]
+
+
+def linked_method(checkpoint: Any, prefix: str = "") -> str:
+    """Return the method that the link names, or the one to begin with.
+
+    Links of earlier versions named no method where they showed relevance, and page Compare's still do not.
+    """
+    methods, linked = methods_for(checkpoint), address.text(f"{prefix}method")
+    if linked in methods or not checkpoint.labels:
+        return linked if linked in methods else methods[0]
+    return "relevance" if prefix or address.text("view") == "relevance" else recommended(checkpoint.facts)
 
 
 def pick_folded(example: Example, prefix: str = "", side: str = "") -> MethodChoice | None:
@@ -212,9 +236,11 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
         prefix, side: prefixes of query parameters and of labels, for a page with two such controls.
     """
     labels, methods, target = example.checkpoint.labels, methods_for(example.checkpoint), None
-    view: dict[str, str | None] = {} if prefix else {"view": "relevance"}  # switch to the view that shows the change
     if not methods:
         return None
+    current = linked_method(example.checkpoint, prefix)
+    # Switch to the view that shows the change.
+    view: dict[str, str | None] = {} if prefix else {"view": "relevance", "method": current}
     one, other = st.columns(2)
     if labels:
         probabilities = example.explanation.probabilities
@@ -235,9 +261,20 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
             f"{side} method for the {'class' if labels else 'answer'}".strip().capitalize(),
             f"{prefix}method",
             methods,
-            DEFAULT if labels else methods[0],
+            current,
             format_func=lambda name: METHODS[name].title,
             along=view,
+            omit=False,
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in methods),
         )
+    if labels and method == recommended(example.checkpoint.facts):
+        st.caption(f"{METHODS[method].title} opens first: {_reason(example.checkpoint.facts)}.")
     return MethodChoice(target, method)
+
+
+def _reason(facts: Any) -> str:
+    """Return half a sentence on why the recommended method opens first."""
+    pictures, _ = recorded_results(facts)
+    if pictures:
+        return f"of the quick methods it told best what the model relies on, on {pictures:,} test pictures"
+    return "of the quick methods it measured best with the models that come with this app"

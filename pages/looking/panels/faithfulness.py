@@ -17,8 +17,8 @@ from pages.shared.escape import for_plotly, plain, visible
 from vit.explain import faithfulness_correlation
 from vit.explain.faithfulness import Curve, centre, deletion, insertion
 from vit.explain.faithfulness_correlation import correlations
-from vit.explain.method_ranking import recorded_results
 from vit.explain.methods import METHODS, heatmap_of, shares
+from vit.explain.recorded_ranking import recorded_results
 from vit.explain.settings import Settings
 from vit.view.captions import format_duration
 from vit.view.chart_colours import QUIET, STRONG

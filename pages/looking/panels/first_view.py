@@ -13,7 +13,7 @@ from pages.links import address, session
 from pages.links.page_links import ExploreLink
 from pages.links.source import Source
 from pages.looking import checkpoint_list, loading
-from pages.looking.controls import input_size
+from pages.looking.controls import input_size, method_choice
 from vit.view import first_view
 from vit.view.first_view import FirstView
 
@@ -34,7 +34,7 @@ def stored(source: Source) -> FirstView | None:
         link.checkpoint in ("", view.checkpoint.name)
         and link.size in ("", input_size.pixels(view.size))
         and link.target in ("", str(view.target))
-        and link.method in ("", first_view.METHOD)
+        and method_choice.linked_method(view.checkpoint) == first_view.METHOD
     )
     # The browser computes all other views from the payload.
     others = link.heads, link.precision, link.upload, link.picture, link.frame, link.classes.source
