@@ -68,7 +68,7 @@ OUTSIDE = (
     *class_source.names(),
 )
 
-INSIDE = ("target", "method", "panel")  # query parameters of controls in the viewer's fragment
+INSIDE = ("target", "against", "method", "panel")  # query parameters of controls in the viewer's fragment
 
 
 def feed(payload: bytes) -> str:
@@ -104,6 +104,14 @@ def show_viewer(
         named = {"method": choice.method} if choice and selection.view == "relevance" else {}
         address.change(ExploreLink, viewer={name: chosen[name] for name in unusual}, **named)
 
+    def ask(against: str) -> None:
+        """Ask why the model says the explained class rather than this one, or no longer if it is asked already."""
+        link = address.read(ExploreLink)
+        viewer_link = {**link.viewer, "view": "relevance"}
+        method = choice.method if choice else ""
+        again = link.against == against
+        address.change(ExploreLink, against="" if again else against, method=method, viewer=viewer_link)
+
     if not stored:
         keep_token(record)
     example = method_choice.Example(
@@ -116,11 +124,12 @@ def show_viewer(
         share = st.container(key="share").popover("Share", width="content", disabled=bool(stored))
         with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
             choice = method_choice.pick_folded(example)
+        question, asked = method_choice.asked(example, choice)
         container = st.container()
     wanted = Selection.from_query(address.read(ExploreLink).viewer, *shape)
     improving, more, below, feeders = (st.container() for _ in range(4))
     with feeders:  # after the viewer, which Streamlit would remount if an element were inserted before it
-        computed, method = method_choice.computed_map(example, wanted, choice, growing=True)
+        computed, method = method_choice.computed_map(question, wanted, asked, growing=True)
         pictures = open_pictures(example) if wanted.view == "components" and not stored else ()
         features = token_features.feed("features feeder", example, wanted, pictures)
     of_class = choice if choice and choice.target is not None else None
@@ -136,6 +145,8 @@ def show_viewer(
             occlusion = what_if.under_pointer(example, of_class, wanted)
             ablation = what_if.ablation(example, of_class, wanted)
     answers = predictions.bars_of(checkpoint, explanation)
+    if answers and choice and choice.target is not None:
+        answers |= {"target": checkpoint.labels[choice.target], "against": address.text("against")}
     with container:
         selection = viewer.show(
             "viewer",
@@ -148,7 +159,8 @@ def show_viewer(
             occlusion=occlusion,
             ablation=ablation,
             answers=answers,
-            masks=method_choice.masks_name(example, of_class.target_index) if of_class else "",
+            masks=method_choice.masks_name(question, asked.target_index) if of_class and asked else "",
+            on_ask=ask,
             features=features,
             on_change=remember,
         )
@@ -160,9 +172,9 @@ def show_viewer(
             first_view.show_waiting()
         return
     with more:
-        server_map, page_map, code = map_exports.for_export(example, selection, choice, computed, method, pictures)
-        if of_class:
-            page_map["masks"] = faithfulness.packed(example, of_class.target_index)
+        server_map, page_map, code = map_exports.for_export(question, selection, asked, computed, method, pictures)
+        if of_class and asked:
+            page_map["masks"] = faithfulness.packed(question, asked.target_index)
         page_map["answers"] = answers
         downloads.show(
             share,
@@ -174,14 +186,12 @@ def show_viewer(
             code,
             **page_map,
         )
-    if of_class and of_class.method == method_choice.GROWING and selection.view == "relevance":
+    if of_class and asked and asked.method == method_choice.GROWING and selection.view == "relevance":
         with improving:
-            best_map.show(example, of_class.target_index)
-    if of_class:
+            best_map.show(question, asked.target_index)
+    if of_class and asked:
         with places[panel] if panel == "faithfulness" else unseen:
-            faithfulness.show(
-                example, of_class, selection, panel == "faithfulness", link_controls.link_of(INSIDE) | link
-            )
+            faithfulness.show(question, asked, selection, panel == "faithfulness", link_controls.link_of(INSIDE) | link)
     with places[panel]:
         show_panel(example, of_class, selection, panel)
 

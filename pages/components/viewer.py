@@ -46,11 +46,14 @@ class Answers(TypedDict):
 
     Attributes:
         bars: label and probability, 0 to 1, most probable first.
+        target, against: labels of the explained class, and of the one that it is compared with; "" for none.
         says: the answer in a few words, for presentations.
         note: text below.
     """
 
     bars: Sequence[tuple[str, float]]
+    target: str
+    against: str
     says: str
     note: str
 
@@ -140,6 +143,7 @@ def show(
     model: str = "",
     features: str | None = None,
     on_change: Callable[[Selection], None] | None = None,
+    on_ask: Callable[[str], None] | None = None,
 ) -> Selection:
     """Draw the viewer and return its selection.
 
@@ -163,11 +167,17 @@ def show(
         features: id from `feed` of the result of `vit.view.payload.pack_features` for the selection's block and view,
             "" if these need none; None if features after other blocks, and components, are not available.
         on_change: called with the selection before the rerun that a click causes.
+        on_ask: called with the label of a bar that is clicked; the first click asks, the next one ends it.
     """
     shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
 
     def parsed(values: Mapping[str, Any]) -> Selection:
         return Selection.from_query(values, *shape)
+
+    def asked() -> None:
+        label = (st.session_state.get(key) or {}).get("ask")
+        if on_ask and answers and isinstance(label, str) and label in dict(answers["bars"]):
+            on_ask(label)
 
     passed = target = parsed(asdict(selection))
     sent: _Sent = st.session_state.setdefault(f"{key} (sent)", _Sent(target, passed))
@@ -224,5 +234,6 @@ def show(
         data=[message],  # a list, because Streamlit imports pandas (half a second) to inspect a dictionary's values
         default={"selection": None},
         on_selection_change=changed,
+        on_ask_change=asked,
     )
     return current

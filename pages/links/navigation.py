@@ -5,13 +5,16 @@ with a narrow layout and a different menu.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
 from pages.links import address, session
 from pages.links.grammar import PageLink
-from pages.server import public
+from pages.links.page_links import ExploreLink
+from pages.links.source import Source
+from pages.server import public, uploaded_pictures
 from pages.server.page_paths import NAMES, PATHS
 from vit.paths import PROJECT
 
@@ -47,6 +50,19 @@ def link(label: str, page: str, query: Mapping[str, str | Sequence[str]], *, ico
     """
     more |= {"icon": ":material/arrow_forward:"} if icon else {}
     st.page_link(_PAGES / f"{page}.py", label=label, width="content", query_params=query, **more)
+
+
+def open_picture(name: str, content: bytes, link: ExploreLink) -> None:
+    """Switch to page Explore with a picture that is not in the link yet.
+
+    Args:
+        name: file name.
+        content: of the file.
+    """
+    explore = session.of(session.Explore)
+    explore.upload, explore.source = Source(name, content), "upload"
+    link = replace(link, upload=name, picture=uploaded_pictures.store(content))
+    st.switch_page(_PAGES / "explore.py", query_params=link.to_query())
 
 
 def start_page(page: str, *, remember: bool = True, at_first: Callable[[], PageLink] | None = None) -> None:

@@ -62,6 +62,7 @@ class ExploreLink(PageLink):
         pictures: key of several uploaded pictures, of which `picture` is one.
         classes: classes from outside the checkpoint.
         target, method: the explained class, and the explanation method.
+        against: the class that the explained one is compared with; "" for none.
         panel: the panel below the viewer.
         over, statistic: panel Heads: the set of pictures and the statistic.
         curves, ranking: panel *Faithfulness*: which further results to show.
@@ -87,6 +88,7 @@ class ExploreLink(PageLink):
     stretch: bool = False
     classes: Annotated[ClassesLink, CLASSES] = ClassesLink()
     target: str = ""
+    against: str = ""
     method: str = ""
     panel: str = ""
     over: str = ""

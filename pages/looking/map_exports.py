@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def for_export(
     needed: dict[str, Any] = {"computed": computed, "features": token_features.pack(example, selection, pictures)}
     code: dict[str, Any] | None = None
     if selection.view == "relevance" and choice is not None:
-        server_map, code = partial(_method_map, extended, selection, choice), _method_code(selection, choice)
+        server_map, code = partial(_method_map, extended, selection, choice), _method_code(example, selection, choice)
         if choice.method == method_choice.GROWING and method:  # as it is now; the saved viewer has no server
             values = method_choice.weights(example, selection, choice).tolist()
             needed["computed"], method = computed_map(selection, None, values), {**method, "chain": ""}
@@ -57,17 +58,20 @@ def for_export(
 
 
 def _method_map(example: Example, selection: Selection, choice: MethodChoice) -> map_view.MapView:
-    recorded = method_choice.recorded_pass(example, choice.explained_class)
+    own_passes = METHODS[choice.method].own_passes  # their map is known, and they need no backward pass
+    recorded = method_choice.recorded_pass(example, None if own_passes else choice.explained_class)
+    recorded = replace(recorded, target=choice.explained_class)
     label, token = method_choice.class_label(example, choice), choice.token(selection)
-    growing = choice.method == method_choice.GROWING  # as it is now, without further masks
-    numbers = method_choice.weights(example, selection, choice) if growing else None
+    numbers = method_choice.weights(example, selection, choice) if own_passes else None
     return map_view.MapView.of_method(recorded, choice.method, label, token, selection.direction, selection, numbers)
 
 
-def _method_code(selection: Selection, choice: MethodChoice) -> dict[str, Any]:
+def _method_code(example: Example, selection: Selection, choice: MethodChoice) -> dict[str, Any]:
     token = choice.token(selection)
     code = {"method": choice.method, "precision": "float32"} | selection.changed(METHODS[choice.method].settings)
-    code |= {"target": choice.target} if choice.explained_class is not None else {}
+    if choice.explained_class is not None:
+        custom = example.checkpoint.custom_classes
+        code |= dict(custom.facts) if custom and "against" in custom.facts else {"target": choice.target}
     return code | ({"query": token, "direction": selection.direction} if token is not None else {})
 
 

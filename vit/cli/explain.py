@@ -17,7 +17,7 @@ from vit.cli.documents import facts_of
 from vit.cli.parser import option_of, options_of, setting_options
 from vit.cli.pictures import preprocess_of_size, read_picture
 from vit.errors import InvalidCheckpoint, InvalidImage, UserError
-from vit.explain.heatmap import find_token, run_model
+from vit.explain.heatmap import find_token, run_model, with_difference
 from vit.explain.maps import checked_index
 from vit.explain.methods import METHODS, Method, weights
 from vit.explain.names import format_position
@@ -178,7 +178,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _given(options: argparse.Namespace) -> set[str]:
     """Return the given options that apply to some methods only."""
-    names = "target", *setting_options(), "query", "direction", "precision"
+    names = "target", "against", *setting_options(), "query", "direction", "precision"
     return {name for name in names if getattr(options, name) is not None}
 
 
@@ -199,7 +199,10 @@ def _token_weights(
     method: Method = METHODS[options.method]
     direction: Direction = options.direction or "from"
     _check_numbers(options, checkpoint.config)
-    subject = run_model(checkpoint, pixels, options.method, options.target, options.precision or "float32")
+    target = options.target
+    if options.against is not None:
+        checkpoint, target = with_difference(checkpoint, pixels, target, options.against), 0
+    subject = run_model(checkpoint, pixels, options.method, target, options.precision or "float32")
     query = None if options.query is None else find_token(options.query, subject.record)
     settings = {name: value for name in method.settings if (value := _setting(options, name)) is not None}
     numbers = weights(subject, options.method, query, direction, **settings)

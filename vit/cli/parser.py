@@ -126,6 +126,7 @@ def _explain(command: argparse.ArgumentParser) -> None:
         "without masks that measured best with the checkpoint; attention without classes, or with --block or --query)",
     )  # fmt: skip
     command.add_argument("--target", metavar="LABEL", help="a class or its index from 0 (default: the predicted one)")
+    command.add_argument("--against", metavar="LABEL", help="why --target rather than this class, see also --method")
     command.add_argument(
         "--block", type=_number_or(*FUSIONS),
         help=f"from 0, -1 is the last, or {', '.join(FUSIONS)} of all {_defaults('block')}",
@@ -364,7 +365,7 @@ def options_of(name: str) -> tuple[str, ...]:
     method = METHODS[name]
     settings = [option_of(setting) for setting in method.settings]
     return (
-        "target" if method.of_class else "precision",
+        *(("target", "against") if method.of_class else ("precision",)),
         *settings,
         *(("query", "direction") if method.of_tokens else ()),
     )

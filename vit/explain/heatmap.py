@@ -11,6 +11,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.input_sizes import resized, size_near
 from vit.errors import InvalidCheckpoint, UserError
+from vit.explain.classes.difference import class_from_difference
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.record import AttentionRecord, Precision
 from vit.explain.recorded_pass import RecordedPass
@@ -29,6 +30,7 @@ def heatmap(
     direction: Direction = "from",
     size: int | Size | None = None,
     precision: Precision = "float32",
+    against: str | int | None = None,
     **settings: Any,
 ) -> Tensor:
     """Compute the map of an explanation method, as the app and the command line show it.
@@ -44,6 +46,7 @@ def heatmap(
         size: shorter side of the model's input [px], rounded to whole patches; or (height, width) in whole patches;
             None for the checkpoint's own.
         precision: of class-independent methods, see `vit.record`.
+        against: a second class: explain why the model says `target` rather than this one.
         settings: of the method, see `METHODS[method].settings`; blocks and heads count from 0.
 
     Returns:
@@ -58,7 +61,7 @@ def heatmap(
     if not isinstance(image, Image.Image):
         if not image:
             raise UserError("There is no picture to explain: the list is empty.")
-        same = method, target, query, direction, size, precision
+        same = method, target, query, direction, size, precision, against
         return torch.stack([heatmap(checkpoint, one, *same, **settings) for one in image])
     method = method or (recommended(checkpoint.facts) if checkpoint.labels else "attention")
     if method not in METHODS:
@@ -66,7 +69,10 @@ def heatmap(
     preprocess = checkpoint.preprocess
     if size is not None:
         preprocess = resized(preprocess, size if isinstance(size, tuple) else size_near(checkpoint, size))
-    recorded = run_model(checkpoint, preprocess(image), method, target, precision)
+    pixels = preprocess(image)
+    if against is not None:
+        checkpoint, target = with_difference(checkpoint, pixels, target, against), 0
+    recorded = run_model(checkpoint, pixels, method, target, precision)
     token = None if query is None else find_token(query, recorded.record)
     return heatmap_of(recorded, method, token, direction, **settings)
 
@@ -102,6 +108,24 @@ def run_model(
     if index is not None:
         check_target(checkpoint.config, index)
     return RecordedPass.forward_only(checkpoint.model, pixels, index)
+
+
+def with_difference(checkpoint: Checkpoint, pixels: Tensor, target: str | int | None, against: str | int) -> Checkpoint:
+    """Return the checkpoint with one class: why it says `target`, or what it predicts, rather than `against`.
+
+    Args:
+        pixels: (1, channels, height, width).
+
+    Raises:
+        UserError: unknown class, or both are the same.
+    """
+    if not checkpoint.labels:
+        return checkpoint  # which `run_model` refuses
+    if target is None:
+        with torch.inference_mode():
+            target = int(checkpoint.model(pixels).logits[0].argmax())
+    pair = [find_class(one, checkpoint.labels) if isinstance(one, str) else one for one in (target, against)]
+    return checkpoint.with_classes(class_from_difference(checkpoint, *pair))
 
 
 LISTED_CLASSES = 20  # maximum number of classes in an error message

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.input_sizes import resized
 from vit.errors import InvalidRun, UserError
-from vit.explain.heatmap import run_model
+from vit.explain.heatmap import run_model, with_difference
 from vit.explain.methods import METHODS
 from vit.explain.record import Precision, record
 from vit.exports.map_pictures import paint_heatmap
@@ -145,6 +145,7 @@ def over_frames(
     *,
     method: str | None = None,
     target: int | None = None,
+    against: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> Film:
     """Overlay the selected map on the frames of an animation or a video. Each frame is a separate forward pass.
@@ -156,7 +157,7 @@ def over_frames(
         size: (height, width) of the model's input [px].
         method: a name in `vit.explain.methods.METHODS`, computed in float32 for the selected token if it is pinned.
             None for the selected view.
-        target: index of the class, for class-specific methods.
+        target, against: indices of the class, and of the one that it is compared with, see `vit.heatmap`.
         progress: called with the fraction that is done, 0 to 1.
 
     Raises:
@@ -175,11 +176,12 @@ def over_frames(
             attention = record(checkpoint.model, pixels, precision)
             view = MapView.of(attention, selection)
         else:
-            subject = run_model(checkpoint, pixels, method, target)
-            attention, name = subject.record, "" if target is None else checkpoint.labels[target]
+            question = checkpoint if against is None else with_difference(checkpoint, pixels, target, against)
+            subject = run_model(question, pixels, method, target if against is None else 0)
+            attention, name = subject.record, "" if target is None else question.labels[subject.explained]
             token = selection.token if asks else None
             view = MapView.of_method(subject, method, name, token, selection.direction, selection)
-            if target is not None:
+            if target is not None and against is None:
                 label += f": {name} {float(checkpoint.model.probabilities(attention.logits[0])[target]):.0%}"
         picture, box = _fit_picture(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[index + 1] if index + 1 < len(frames) else frames[index] + 1

@@ -66,6 +66,23 @@ class LikenessHead(nn.Module):
         return linear(features / length, self.direction, None)
 
 
+class DifferenceHead(nn.Module):
+    """The logit of one class minus that of another."""
+
+    def __init__(self, head: nn.Module, target: int, against: int):
+        """Args:
+        head: maps pooled features (B, D) to logits (B, C); shared with the model.
+        target, against: indices of the two classes.
+        """
+        super().__init__()
+        self.head, self.target, self.against = head, target, against
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map pooled features (B, D) to differences (B, 1)."""
+        logits = self.head(features)
+        return logits[:, [self.target]] - logits[:, [self.against]]
+
+
 class NeighbourHead(nn.Module):
     """Weighted k-nearest-neighbour classifier; a vote weighs exp(cosine / temperature), logits are log sums of votes.
 

@@ -13,11 +13,10 @@ from PIL import Image
 
 from pages.links import address, link_controls, navigation, session
 from pages.links.page_links import CompareLink, ExploreLink
-from pages.links.source import Source
 from pages.looking import checkpoint_list
 from pages.looking.comparison import side_by_side
 from pages.looking.controls import class_source, method_choice, picture_files
-from pages.server import pass_queue, uploaded_pictures
+from pages.server import pass_queue
 from pages.server.result_cache import SHOW_DURATION_ABOVE_SECONDS
 from pages.shared import bars, datasets, download_buttons, long_passes
 from pages.shared.escape import plain, with_code
@@ -341,11 +340,7 @@ def draw(results: Sequence[Any], name: str, source: str, checkpoint: Any, shown_
                     "Open in Explore", key=f"open {number}", type="tertiary"
                 ):
                     title = picture.name or f"{picture.truth}.png"
-                    explore = session.of(session.Explore)
-                    explore.upload, explore.source = Source(title, content), "upload"
-                    key = uploaded_pictures.store(content)
-                    link = replace(link_to(name, checkpoint, shown_map), upload=title, picture=key)
-                    st.switch_page("pages/explore.py", query_params=link.to_query())
+                    navigation.open_picture(title, content, link_to(name, checkpoint, shown_map))
     caption = "Spread: entropy of the answer's attention in the last block, 0 for a single token, 1 for uniform."
     if any(one.verdict for one in results):
         caption += (

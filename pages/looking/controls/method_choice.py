@@ -221,6 +221,25 @@ def pick_folded(example: Example, prefix: str = "", side: str = "") -> MethodCho
         return pick(example, prefix, side)
 
 
+def asked(example: Example, choice: MethodChoice | None) -> tuple[Example, MethodChoice | None]:
+    """Return the example and the choice that answer "why this class rather than that", if the link asks so."""
+    labels, against = link_controls.distinct(example.checkpoint.labels), address.text("against")
+    if example.stored or choice is None or against not in labels:
+        return example, choice
+    target, other = choice.target_index, labels.index(against)
+    if target == other or not METHODS[choice.method].of_class:
+        return example, choice
+
+    def work() -> Any:
+        from vit.explain.classes.difference import class_from_difference  # noqa: PLC0415 # it imports torch
+
+        return example.checkpoint.with_classes(class_from_difference(example.checkpoint, target, other))
+
+    checkpoint = cached(("difference", example.checkpoint.identity, target, other), work)
+    key = f"{example.key} {target} rather than {other}"
+    return replace(example, key=key, checkpoint=checkpoint), choice._replace(target=0)
+
+
 def missing_class(example: Example, prefix: str = "") -> str:
     """Return a sentence if the link's class is none of the model's, such as a class of an earlier version; else ""."""
     labels, linked = example.checkpoint.labels, address.text(f"{prefix}target")
@@ -267,14 +286,24 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
             omit=False,
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in methods),
         )
+    if labels and not prefix and len(labels) > 1:
+        link_controls.select(
+            "Rather than",
+            "against",
+            [None, *(index for index in order if index != target)],
+            format_func=lambda index: "any other" if index is None else visible(labels[index]),
+            link=lambda index: "" if index is None else names[index],
+            along=view,
+            help="Why the class on the left, and not this one: red speaks for the one, blue for the other.",
+        )
     if labels and method == recommended(example.checkpoint.facts):
-        st.caption(f"{METHODS[method].title} opens first: {_reason(example.checkpoint.facts)}.")
+        st.caption(f"{METHODS[method].title} opens first: {_reason(method, example.checkpoint.facts)}.")
     return MethodChoice(target, method)
 
 
-def _reason(facts: Any) -> str:
+def _reason(method: str, facts: Any) -> str:
     """Return half a sentence on why the recommended method opens first."""
-    pictures, _ = recorded_results(facts)
-    if pictures:
+    pictures, every = recorded_results(facts)
+    if method in every:
         return f"of the quick methods it told best what the model relies on, on {pictures:,} test pictures"
     return "of the quick methods it measured best with the models that come with this app"

@@ -193,7 +193,9 @@ def _frames(view: _View, code: dict[str, Any]) -> None:
         return
     size = explanation.preprocess.size
     precision: Precision = "bfloat16" if "bfloat16" in str(explanation.record.queries[0].dtype) else "float32"
-    choice = {name: code[name] for name in ("target", "method") if name in code and selection.view == "relevance"}
+    choice = {
+        name: code[name] for name in ("target", "against", "method") if name in code and selection.view == "relevance"
+    }
     picture = uploaded_pictures.key_of(source.data)
     request = (picture, checkpoint.identity, size, precision, selection, *choice.items())
     made = session.of(session.Explore).frames

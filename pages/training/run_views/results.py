@@ -11,7 +11,8 @@ import plotly.graph_objects as go
 import streamlit as st
 from PIL import Image
 
-from pages.links.page_links import best_of_run
+from pages.links import link_controls, navigation
+from pages.links.page_links import ExploreLink, best_of_run
 from pages.server import access
 from pages.shared import datasets, pushing, zip_downloads
 from pages.shared.escape import with_code
@@ -20,7 +21,9 @@ from vit.errors import UserError
 from vit.images.encode import data_url, encode_image
 from vit.training.loop import run_folder
 from vit.training.runs import control, error_report, registry
+from vit.view import first_view
 
+_TILE = 130  # width of a wrong prediction [px]
 NAMED_CLASSES = 30  # label the confusion matrix up to this number of classes
 
 
@@ -119,7 +122,7 @@ def _show_report(run: registry.Run) -> None:
     with right:
         _per_class(report)
     if datasets.may_see(str(run.config.get("data", ""))):
-        _mistakes(report)
+        _mistakes(run, report)
 
 
 def _confusion(report: error_report.Report) -> None:
@@ -167,22 +170,35 @@ def _per_class(report: error_report.Report) -> None:
     )
 
 
-def _mistakes(report: error_report.Report) -> None:
-    """Draw the wrong predictions with the highest probability, optionally with attention."""
+def _mistakes(run: registry.Run, report: error_report.Report) -> None:
+    """Draw the wrong predictions with the highest probability, optionally with attention, and ask why."""
     if not len(report.indices):
         return
     st.markdown("**Most confidently wrong**")
     looked = st.toggle("Attention", True, key="looked", help="The last block's attention, mean of its heads.")
     pictures = report.overlays if looked else report.pictures
-    cells = []
-    for i in range(len(report.indices)):
-        true, predicted = report.classes[report.true[i]], report.classes[report.predicted[i]]
-        caption = f"{predicted} {report.probability[i]:.0%}"
-        cells.append(
-            f'<figure><img src="{_address(pictures[i])}" alt="{html.escape(true)}, taken for {html.escape(predicted)}">'
-            f"<figcaption><b>{html.escape(caption)}</b><br>is {html.escape(true)}</figcaption></figure>"
-        )
-    st.html(_STYLE + f'<div class="mistakes">{"".join(cells)}</div>')
+    labels = link_controls.distinct(report.classes)
+    st.html(_STYLE)
+    with st.container(horizontal=True):
+        for i in range(len(report.indices)):
+            true, predicted = report.classes[report.true[i]], report.classes[report.predicted[i]]
+            caption, alt = f"{predicted} {report.probability[i]:.0%}", f"{true}, taken for {predicted}"
+            with st.container(width=_TILE, gap=None):
+                st.html(
+                    f'<figure class="mistake"><img src="{_address(pictures[i])}" alt="{html.escape(alt)}">'
+                    f"<figcaption><b>{html.escape(caption)}</b><br>is {html.escape(true)}</figcaption></figure>"
+                )
+                why = f"Why it says {predicted} and not {true}: opens the picture on page Explore"
+                if st.button("Why?", key=f"why {i}", type="tertiary", help=why):
+                    link = ExploreLink(
+                        checkpoint=best_of_run(run.id),
+                        target=labels[report.predicted[i]],
+                        against=labels[report.true[i]],
+                        method=first_view.METHOD,
+                        viewer={"view": "relevance"},
+                    )
+                    content = encode_image(Image.fromarray(report.pictures[i]), "PNG")
+                    navigation.open_picture(f"{true}.png", content, link)
 
 
 def _address(pixels: np.ndarray) -> str:
@@ -193,9 +209,8 @@ def _address(pixels: np.ndarray) -> str:
 
 
 _STYLE = """<style>
-.mistakes { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: 1rem 0.75rem; }
-.mistakes figure { margin: 0; }
-.mistakes img { width: 100%; aspect-ratio: 1; object-fit: cover; border-radius: 0.3rem; image-rendering: pixelated; }
-.mistakes figcaption { font-size: 0.8rem; line-height: 1.35; margin-top: 0.25rem; opacity: 0.9; }
-.mistakes b { font-weight: 600; }
+.mistake { margin: 0; }
+.mistake img { width: 100%; aspect-ratio: 1; object-fit: cover; border-radius: 0.3rem; image-rendering: pixelated; }
+.mistake figcaption { font-size: 0.8rem; line-height: 1.35; margin-top: 0.25rem; opacity: 0.9; }
+.mistake b { font-weight: 600; }
 </style>"""

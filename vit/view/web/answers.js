@@ -11,29 +11,48 @@ import { cssPercent, isTouch, setText } from "./page.js";
  *
  * @param {Page} page
  * @param {Answers | null} answers null for a viewer without them
+ * @param {boolean} signed whether the map of the class has colours for and against it
+ * @param {(label: string) => void} [ask] asks why the explained class rather than this one
  */
-export function showAnswers(page, answers) {
+export function showAnswers(page, answers, signed, ask) {
   const place = page.find(".answers");
-  if (place.hidden && answers) foldAndInvite(page);
+  if (place.hidden && answers) foldAndInvite(page, signed);
   place.hidden = !answers;
   setText(page.find(".says"), answers?.says ?? "");
   if (!answers) return;
-  const rows = answers.bars.flatMap(([label, probability]) => {
+  const { target, against } = answers, canAsk = ask && target;
+  const rows = answers.bars.map(([label, probability]) => {
     const [name, bar, share] = ["span", "i", "data"].map((tag) => document.createElement(tag));
     name.textContent = name.title = label;
     bar.style.backgroundSize = `${cssPercent(probability)} 100%`;
     share.textContent = percent(probability);
-    return [name, bar, share];
+    const row = document.createElement(canAsk && label !== target ? "button" : "div");
+    row.append(name, bar, share);
+    if (against) row.className = { [target]: "for", [against]: "against" }[label] ?? "";
+    if (canAsk && label !== target) {
+      row.title = name.title = `Why ${target} and not ${label}?`;
+      row.ariaPressed = String(label === against);
+      row.addEventListener("click", () => ask(label));
+    }
+    return row;
   });
-  const note = Object.assign(document.createElement("small"), { textContent: answers.note });
+  const hint = canAsk && rows.length > 1 ? ` Click a bar: why ${target} and not that?` : "";
+  const note = Object.assign(document.createElement("small"), { textContent: answers.note + hint });
+  const focused = [...place.children].indexOf(/** @type {Element} */ (place.querySelector(":focus")));
   place.replaceChildren(...rows, note);
+  if (focused >= 0) /** @type {HTMLElement} */ (place.children[focused]).focus();
+  place.role = canAsk ? "group" : "img";
   place.ariaLabel = `${answers.bars.map(([label, probability]) => `${label} ${percent(probability)}`).join(", ")}. ${answers.note}`;
 }
 
-/** @param {Page} page */
-function foldAndInvite(page) {
+/**
+ * @param {Page} page
+ * @param {boolean} signed
+ */
+function foldAndInvite(page, signed) {
   page.find(".folded").removeAttribute("open");
-  const brightest = Object.assign(document.createElement("span"), { className: "brightest", textContent: "Yellow counts most. " });
+  const textContent = signed ? "Red speaks for it, blue against it. " : "Yellow counts most. ";
+  const brightest = Object.assign(document.createElement("span"), { className: "brightest", textContent });
   page.find(".invite").replaceChildren(brightest, `${isTouch() ? "Tap" : "Move over"} the picture.`);
   page.over.addEventListener("pointerenter", () => (page.find(".invite").style.visibility = "hidden"), { once: true });
 }

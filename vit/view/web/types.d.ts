@@ -104,9 +104,11 @@ export interface Ablation {
   answer: string;
 }
 
-/** The most probable classes, the answer in a few words, and a note on them. */
+/** See `pages.components.viewer.Answers`. */
 export interface Answers {
   bars: [label: string, probability: number][];
+  target: string;
+  against: string;
   says: string;
   note: string;
 }

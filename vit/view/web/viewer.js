@@ -144,8 +144,9 @@ export class Viewer {
    *
    * @param {Message} message
    * @param {(selection: unknown) => void} send
+   * @param {(label: string) => void} [ask] asks why the explained class rather than this one; absent without a server
    */
-  update(message, send) {
+  update(message, send, ask) {
     this.outbox.send = send;
     this.name = message.name;
     this.computed = message.computed;
@@ -162,7 +163,7 @@ export class Viewer {
     this.group.join(message.group);
     this.root.classList.toggle("compact", message.compact);
     this.page.find(".painting").hidden = !message.paintable;
-    showAnswers(this.page, message.answers ?? null);
+    showAnswers(this.page, message.answers ?? null, Boolean(message.method?.signed), ask);
     this.state.method = message.method;
     const revised = message.revision !== this.revision;
     if (revised) this.startRevision(message);
@@ -377,12 +378,12 @@ const viewers = new WeakMap();
 /**
  * Mount a viewer in a parent element, or update the one that is mounted; returns its clean-up function.
  *
- * @param {Pick<Mount, "data" | "parentElement" | "setStateValue">} mount
+ * @param {Pick<Mount, "data" | "parentElement" | "setStateValue"> & { ask?: (label: string) => void }} mount
  */
-export function mount({ data, parentElement, setStateValue }) {
+export function mount({ data, parentElement, setStateValue, ask }) {
   let viewer = viewers.get(parentElement);
   if (!viewer) viewers.set(parentElement, (viewer = new Viewer(parentElement)));
-  viewer.update(data, (selection) => setStateValue("selection", selection));
+  viewer.update(data, (selection) => setStateValue("selection", selection), ask);
   return () => {
     viewer.destroy();
     viewers.delete(parentElement);
