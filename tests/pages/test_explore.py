@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.looking.panels import own_pictures
 from pages.server import uploaded_pictures
-from tests.pages.controls import address, app_page, run, texts
+from tests.pages.controls import address, app_page, control, run, texts
 from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
@@ -391,3 +391,29 @@ def test_map_of_a_method_has_its_code_at_every_precision(
     exec(program, left)
     sent = sent_to(page)["computed"]["values"]
     np.testing.assert_allclose(left["heatmap"].flatten(), sent, rtol=1e-5)
+
+
+def test_old_links_keep_relevance_and_new_ones_name_the_method(page: AppTest) -> None:
+    """Links of earlier versions named no method where they showed relevance."""
+    run(page)
+    assert sent_to(page)["method"]["title"] == "AttnLRP"  # recommended
+    run(page, view="relevance")
+    assert sent_to(page)["method"]["title"] == "Relevance"
+    control(page.selectbox, "target").set_value(5).run()
+    assert address(page)["method"] == "relevance" and address(page)["view"] == "relevance"
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_class_rather_than_another_is_explained(page: AppTest) -> None:
+    run(page, view="relevance", method="attnlrp", target="dog", against="cat", panel="faithfulness")
+    told = sent_to(page)
+    assert told["method"]["target"] == "dog rather than cat"
+    assert (told["answers"]["target"], told["answers"]["against"]) == ("dog", "cat")
+    checkpoint = vit.load_checkpoint("cifar10")
+    picture = vit.decode_image(samples.read("cat"))
+    expected = vit.heatmap(checkpoint, picture, "attnlrp", "dog", against="cat").flatten()
+    assert np.allclose(told["computed"]["values"][1:], expected, rtol=1e-3, atol=1e-6)
+    assert "Measured for “dog rather than cat”" in texts(page, "caption").replace("\\", "")
+    assert any("target=5, against=3" in one.value for one in page.code)
+    run(page, against="elk")  # no such class
+    assert sent_to(page)["method"]["target"] == "dog"

@@ -17,15 +17,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from patience import PATIENCE
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from written_runs import EPOCHS, STEPS
 
-from pages.server import access
+from pages.server import access, uploaded_pictures
 from pages.shared import zip_downloads
 from pages.training import models, run_records
 from pages.training.train_form import settings as fields
-from tests.pages.controls import ROOT, control, texts
+from tests.pages.controls import ROOT, address, control, texts
 from tests.pages.offered import payload_of
 from tests.pages.runs_page import option, show
 from vit.data.shapes import SHAPES
@@ -396,6 +397,21 @@ def test_figures_of_earlier_weights_are_named_as_such(write: Callable[..., str],
     error_report.save(replace(report, checkpoint="0" * 16), folder / run / error_report.FILE)
     page = show(run, view="results")
     assert not page.exception and "earlier weights" in texts(page)
+
+
+def test_wrong_prediction_opens_with_the_question_why(write: Callable[..., str], folder: Path) -> None:
+    run, one = write("First"), np.array([0])
+    picture = np.arange(3 * 16, dtype=np.uint8).reshape(1, 4, 4, 3)
+    report = error_report.Report(
+        "", SHAPES, np.eye(4, dtype=np.int64), one, picture, picture, one + 1, one + 2, np.array([0.9], np.float32)
+    )
+    error_report.save(report, folder / run / error_report.FILE)
+    page = show(run, view="results")
+    page.button(key="why 0").click().run()
+    link = address(page)
+    assert (link["target"], link["against"], link["view"]) == (SHAPES[2], SHAPES[1], "relevance")
+    content = uploaded_pictures.find(link["picture"])
+    assert content and np.array(Image.open(io.BytesIO(content))).tolist() == picture[0].tolist()
 
 
 def test_checkpoint_is_saved_under_a_name(write: Callable[..., str], tmp_path: Path) -> None:
