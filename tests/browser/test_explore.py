@@ -116,16 +116,32 @@ def test_first_click_on_the_class_map_shows_it(app: App) -> None:
     """The required data is sent, and the viewer stays mounted."""
     app.open()
     app.page.evaluate(f"() => {{ window.first = {FIND}; }}")
-    relevance = app.page.get_by_role("button", name="Relevance", exact=True).first
-    relevance.click()
+    app.page.get_by_role("button", name="AttnLRP", exact=True).first.click()
     app.page.wait_for_function(f"() => {FIND}?.map?.relevance.some((value) => value > 0)")
-    expect(app.page.locator(".sentence")).to_have_text("Relevance: evidence for “cat”.")
+    expect(app.page.locator(".sentence")).to_have_text("AttnLRP: evidence for “cat” in red, against it in blue.")
     app.wait_until_idle()
     assert app.evaluate("viewer === window.first && viewer.selection.view") == "relevance"
     app.page.get_by_role("button", name="Rollout", exact=True).first.click()
     app.wait_until_idle()
     expect(app.page.locator(".sentence")).to_have_text(re.compile("^Rollout"))
     assert app.evaluate("viewer === window.first && viewer.selection.view") == "rollout"
+
+
+def test_second_bar_asks_why_the_first_class_and_not_that_one(app: App) -> None:
+    app.open("?sample=cat")
+    other = app.page.locator(".answers button").first
+    name, sentence = other.locator("span").inner_text(), app.page.locator(".sentence")
+    other.focus()
+    app.page.keyboard.press("Enter")
+    expect(sentence).to_have_text(f"AttnLRP: evidence for “cat rather than {name}” in red, against it in blue.")
+    expect(other).to_have_attribute("aria-pressed", "true")
+    expect(other).to_be_focused()
+    app.wait_until_idle()
+    other.click()
+    expect(sentence).to_have_text("AttnLRP: evidence for “cat” in red, against it in blue.")
+    app.wait_until_idle()
+    app.page.go_back()  # to the question
+    expect(sentence).to_have_text(f"AttnLRP: evidence for “cat rather than {name}” in red, against it in blue.")
 
 
 def test_selected_class_is_the_explained_class(app: App) -> None:

@@ -78,12 +78,12 @@ def test_the_example_in_jupyterlab(notebook: Notebook, tmp_path: Path, executed:
 
     notebook.run(SHOW)
     frame = notebook.frame()
-    expect(frame.get_by_role("button", name="Relevance")).to_be_visible()  # computed by the kernel
+    expect(frame.get_by_role("button", name="AttnLRP")).to_be_visible()  # computed by the kernel
     hovering_changes_the_map(frame)
-    frame.get_by_role("button", name="Relevance").click()
-    expect(frame.locator(".sentence")).to_have_text(re.compile("Relevance: evidence for “cat”"))
+    frame.get_by_role("button", name="AttnLRP").click()
+    expect(frame.locator(".sentence")).to_have_text(re.compile("AttnLRP: evidence for “cat”"))
     drawn(frame)
-    assert "method='relevance'" in notebook.run(SELECTION)
+    assert "method='attnlrp'" in notebook.run(SELECTION)
     notebook.run(SET)
     expect(frame.locator(".sentence")).to_have_text("Block 3, mean of heads: attention from patch (row 4, col 5).")
     frame.locator("canvas.grid").focus()
