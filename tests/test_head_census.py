@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from planted_registers import STRANGE, plant
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
@@ -16,6 +17,7 @@ from vit.cli.main import main
 from vit.errors import InvalidDataset, UserError
 from vit.explain.head_census import (
     Tally,
+    artefacts_sentence,
     census,
     check_name,
     decode_files,
@@ -29,6 +31,7 @@ from vit.explain.head_census import (
 )
 from vit.explain.head_statistics import Statistic, names, statistics
 from vit.explain.record import record
+from vit.explain.registers import register_neurons
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
 
@@ -107,9 +110,21 @@ def test_dataset_is_sampled_evenly_up_to_the_limit(checkpoint: Checkpoint) -> No
     ((pixels, _),) = images.batches(torch.arange(130), 130, torch.device("cpu"))
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     expected = one_by_one(checkpoint.model, normalise(pixels))
-    torch.testing.assert_close(result["distance"].values.double(), expected["distance"].mean(0), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        result.statistics()["distance"].values.double(), expected["distance"].mean(0), atol=1e-6, rtol=1e-6
+    )
     some = preprocess_pictures(images, range(5, 8), checkpoint.preprocess).pixels
     torch.testing.assert_close(some, normalise(pixels[5:8]))
+
+
+def test_share_of_artefacts_is_that_of_each_picture(build: Build, pictures: Any) -> None:
+    model, pixels = build(depth=3), pictures(count=5)
+    plant(model, pixels[:1])
+    shares = sum((tally(model, part) for part in pixels.split([3, 2])), Tally()).artefacts
+    assert shares[0] == len(STRANGE) / 16 and len(shares) == 5  # the neurons are active in this picture
+    assert shares == register_neurons(model, list(pixels[:, None])).artefacts
+    assert max(tally(build(depth=3), pixels).artefacts) == 0
+    assert artefacts_sentence([0.5, 0.0, 0.0, 0.0]).startswith("Artefacts: 12.5% of the patch tokens (0.0% to 37.5%, ")
 
 
 def test_non_pictures_are_named_and_not_counted(checkpoint: Checkpoint, set_of_files: Path) -> None:
@@ -122,7 +137,7 @@ def test_non_pictures_are_named_and_not_counted(checkpoint: Checkpoint, set_of_f
 
 def test_model_without_classes_is_counted(tmp_path: Path, build: Build) -> None:
     bare = save_checkpoint(tmp_path / "bare", build(num_classes=0), (), Preprocess((32, 32)))
-    assert census(load_checkpoint(bare), "shapes", 3)["self"].pictures == 3
+    assert census(load_checkpoint(bare), "shapes", 3).pictures == 3
 
 
 def test_unavailable_statistic_is_refused(checkpoint: Checkpoint) -> None:
@@ -154,9 +169,11 @@ def test_command_prints_a_table_or_all_numbers_of_a_folder(
     facts, checkpoint = json.loads(out), load_checkpoint(saved_shapes)
     assert (facts["sha256"], facts["data"], facts["pictures"]) == (checkpoint.hash, data, 3)  # one is broken
     assert facts["identity"] == checkpoint.identity
-    assert facts["statistics"] == json.loads(json.dumps(to_dict(census(checkpoint, data))))
+    assert facts["statistics"] == json.loads(json.dumps(to_dict(census(checkpoint, data).statistics())))
     status, out, _ = run("--data", data, "--statistic", "self")
     assert status == 0 and "over 3 pictures" in out and "| Head 2 " in out
+    assert "Artefacts: 0.0% of the patch tokens (0.0% to 0.0%, the 95% interval over 3 pictures)" in out
+    assert facts["artefacts"] == {"mean": 0, "low": 0, "high": 0}
     for words, said in ((("--limit", "0"), "--limit must be"), (("--statistic", "dist"), "no statistic 'dist'")):
         status, _, err = run("--data", data, *words)
         assert status == 2 and said in err and err.count("\n") == 1
@@ -164,8 +181,8 @@ def test_command_prints_a_table_or_all_numbers_of_a_folder(
 
 def test_card_states_the_attention_distance_of_each_block(checkpoint: Checkpoint, saved_shapes: Path) -> None:
     result = census(checkpoint, "shapes", 3)
-    record_in_card(checkpoint, "shapes", result)
+    record_in_card(checkpoint, "shapes", result.statistics())
     after = load_checkpoint(saved_shapes)
     assert after.hash == checkpoint.hash and after.facts["accuracy"] == 0.25
-    blocks = ", ".join(f"{mean:.1f}" for mean in result["distance"].values.mean(1).tolist())
+    blocks = ", ".join(f"{mean:.1f}" for mean in result.statistics()["distance"].values.mean(1).tolist())
     assert "## Heads" in after.card and f"{blocks} px" in after.card and "--data shapes --limit 3" in after.card

@@ -90,4 +90,4 @@ def test_nothing_to_move_without_outlier_tokens(
     model, pixels = build(), torch.zeros_like(pictures(count=1))  # all patches are alike
     with torch.no_grad():
         model.pos_embed.zero_()
-    assert register_neurons(model, [pixels]) == ((), (), -1, 0)
+    assert register_neurons(model, [pixels]) == ((), (), -1, 0, (0.0,))

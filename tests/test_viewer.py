@@ -161,10 +161,10 @@ def test_token_without_features_is_similar_to_no_other():
 
 
 def test_patches_with_an_outlying_norm_are_named_artefacts():
-    features = torch.randn(22, 16)
-    assert "artefacts" not in packed(replace(a_record(), features=features))[0]
-    features[[0, 5, 21]] *= 20  # token 0 is the class token
-    assert packed(replace(a_record(), features=features))[0]["artefacts"] == [5, 21]
+    norms = torch.rand(22) + 1
+    assert "artefacts" not in packed(replace(a_record(), norms=norms))[0]
+    norms[[0, 5, 21]] *= 20  # token 0 is the class token
+    assert packed(replace(a_record(), norms=norms))[0]["artefacts"] == [5, 21]
 
 
 def test_data_missing_in_a_record_is_missing_in_its_payload():

@@ -106,6 +106,7 @@ def test_computation_over_many_pictures_can_be_stopped_and_continued(
     for _ in range(5):
         page.run()
     assert not page.exception and not any(one.value.startswith("Stopped") for one in page.caption)
+    assert any("the 95% interval over 128 pictures" in one.value for one in page.caption)
     assert "Mean over 128 pictures" in depth(page)[0]
 
 

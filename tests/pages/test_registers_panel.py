@@ -38,6 +38,8 @@ def test_outlier_tokens_are_moved_to_a_register(page: AppTest, planted: str) -> 
     assert f"block {block + 1} neuron {neuron + 1}" in texts(page, "caption") and "With the register" in texts(
         page, "caption"
     )
+    assert "Artefacts: " in texts(page, "caption") and "with the register 0.0%." in texts(page, "caption")
+    assert "On this picture 0.0%" not in texts(page, "caption")
     assert sent_to(page, "register viewer")["group"] == sent_to(page)["group"]
     checkpoint = vit.load_checkpoint(planted)
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))

@@ -112,16 +112,20 @@ def run_heads(options: argparse.Namespace) -> None:
     head_census.check_name(checkpoint, options.statistic)
     if options.card:
         check_card(checkpoint)
-    statistics = head_census.census(
+    tally = head_census.census(
         checkpoint, options.data, options.limit, root=options.data_root, progress=pictures_bar(not options.json)
     )
+    statistics = tally.statistics()
     statistic = statistics[options.statistic]
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}
-        print(json.dumps(facts | {"pictures": statistic.pictures, "statistics": head_census.to_dict(statistics)}))
+        artefacts = method_ranking.interval(torch.tensor(tally.artefacts))._asdict()
+        facts |= {"pictures": statistic.pictures, "artefacts": artefacts}
+        print(json.dumps(facts | {"statistics": head_census.to_dict(statistics)}))
     else:
         print("\n".join(head_census.table(options.statistic, statistic)))
         print(f"\n{head_census.sentence(options.statistic, statistic)}")
+        print(head_census.artefacts_sentence(tally.artefacts))
         print("Blocks and heads count from 1, as on the page; in Python, options, links and files from 0.")
     if options.card:
         head_census.record_in_card(checkpoint, options.data, statistics)

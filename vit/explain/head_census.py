@@ -1,4 +1,4 @@
-"""Head statistics over many pictures: streaming mean and standard deviation, in constant memory.
+"""Head statistics over many pictures, streaming mean and standard deviation; and their share of artefacts.
 
 The ViT paper averages attention distances over 128 pictures (Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7).
 """
@@ -17,8 +17,10 @@ from vit.data.datasets import load_dataset
 from vit.data.pictures import Pictures, first_batches
 from vit.errors import InvalidImage, UserError
 from vit.explain.head_statistics import Statistic, names, statistics
+from vit.explain.method_ranking import interval
 from vit.explain.names import STATISTICS, display_name, format_statistic
 from vit.explain.record import AttentionRecord
+from vit.explain.weight_views import LEAST, high_norm
 from vit.images.files.decode import decode_image
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.cost import count_tokens, pass_seconds, products
@@ -42,12 +44,14 @@ class Tally:
         means: mean of each statistic, (L, H) float64.
         squares: sum of squared differences from the mean, (L, H) float64.
         uniform: see `Statistic`.
+        artefacts: share of artefacts among the patch tokens after the last block, for each picture, see `high_norm`.
     """
 
     pictures: int = 0
     means: Mapping[str, Tensor] = field(default_factory=dict)
     squares: Mapping[str, Tensor] = field(default_factory=dict)
     uniform: Mapping[str, float] = field(default_factory=dict)
+    artefacts: tuple[float, ...] = ()
 
     def __add__(self, other: "Tally") -> "Tally":
         """Combine the statistics of two sets of pictures.
@@ -63,7 +67,7 @@ class Tally:
             means[name] = mean + apart * (other.pictures / total)
             between = apart**2 * (self.pictures * other.pictures / total)
             squares[name] = self.squares[name] + other.squares[name] + between
-        return Tally(total, means, squares, self.uniform)
+        return Tally(total, means, squares, self.uniform, self.artefacts + other.artefacts)
 
     def statistics(self) -> dict[str, Statistic]:
         """Return the mean and standard deviation (L, H) of each statistic over the pictures, by name."""
@@ -93,7 +97,8 @@ def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
         means[name] = values.mean(1)
         squares[name] = (values - means[name][:, None]).square().sum(1)
         uniform[name] = statistic.uniform
-    return Tally(len(pixels), means, squares, uniform)
+    artefacts = high_norm(output.norms[:, len(together.prefix) :]).double().mean(1).tolist()
+    return Tally(len(pixels), means, squares, uniform, tuple(artefacts))
 
 
 def census(
@@ -103,7 +108,7 @@ def census(
     *,
     root: Path = Path("data"),
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[str, Statistic]:
+) -> Tally:
     """Compute head statistics over a dataset's test pictures. The model may have other classes.
 
     Args:
@@ -117,7 +122,7 @@ def census(
     pictures = pictures_of(data, preprocess, root=root, limit=limit)
     normalise, batch = Normalise(preprocess, device), batch_size(checkpoint, preprocess)
     batches = first_batches(pictures, len(pictures.labels), batch, device, progress)
-    return sum((tally(checkpoint.model, normalise(images)) for images, _ in batches), Tally()).statistics()
+    return sum((tally(checkpoint.model, normalise(images)) for images, _ in batches), Tally())
 
 
 # --- Pictures -------------------------------------------------------------------------------------------------
@@ -215,6 +220,15 @@ def sentence(name: str, statistic: Statistic) -> str:
     many = statistic.pictures
     what = f"mean ± standard deviation over {many:,} pictures" if many > 1 else "of one picture"
     return f"{STATISTICS[name]}, {what}. Uniform attention: {format_statistic(name, statistic.uniform)}."
+
+
+def artefacts_sentence(shares: Sequence[float]) -> str:
+    """Describe the mean share of artefacts over pictures, see `Tally.artefacts`."""
+    mean, low, high = interval(torch.tensor(shares))
+    return (
+        f"Artefacts: {mean:.1%} of the patch tokens ({low:.1%} to {high:.1%}, the 95% interval over {len(shares):,} "
+        f"pictures) have an outlying norm, above {LEAST:.0f} medians, after the last block (Darcet et al. 2024)."
+    )
 
 
 def record_in_card(checkpoint: Checkpoint, data: str, measured: Mapping[str, Statistic]) -> None:

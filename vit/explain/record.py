@@ -34,6 +34,7 @@ class AttentionRecord:
         pool_attention: (H, N), attention of the pooling query; None for models without attention pooling.
         pooled: (1, D or 2 D), input of the head, in the dtype of the pass; None if not recorded.
         read: (N,), weight of each token in the head's input, see `read_by_head`; None if not recorded.
+        norms: (N,), norms of the tokens after the last block, before any LayerNorm; None if not recorded.
     """
 
     logits: Tensor
@@ -45,6 +46,7 @@ class AttentionRecord:
     pool_attention: Tensor | None = None
     pooled: Tensor | None = None
     read: Tensor | None = None
+    norms: Tensor | None = None
     _log_sums: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -285,6 +287,7 @@ def record(
         pool_attention=pool_attention,
         pooled=output.pooled,
         read=read_by_head(model.config, output.queries[0], pool_attention),
+        norms=output.norms[0].float(),
     )
 
 

@@ -34,12 +34,14 @@ class RegisterNeurons(NamedTuple):
         block: first block after which there are outliers; -1 if there are none.
         tokens: number of outlier patch tokens there, in all pictures: see
             `vit.explain.weight_views.high_norm`.
+        artefacts: share of such tokens among the patch tokens after the last block, for each picture.
     """
 
     neurons: tuple[Neuron, ...]
     shares: tuple[float, ...]
     block: int
     tokens: int
+    artefacts: tuple[float, ...]
 
 
 @torch.inference_mode()
@@ -54,8 +56,9 @@ def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor]) -> Re
     """
     outlying = [high_norm(_norms(model, pixels)) for pixels in pictures]  # (L, P) each
     counts = torch.stack([mask.sum(1) for mask in outlying]).sum(0)
+    artefacts = tuple(float(mask[-1].double().mean()) for mask in outlying)
     if not counts.any():
-        return RegisterNeurons((), (), -1, 0)
+        return RegisterNeurons((), (), -1, 0, artefacts)
     block = int((2 * counts >= counts.max()).int().argmax())
     sums = torch.zeros(2, block + 1, model.config.mlp_dim, dtype=torch.float64)  # over outliers, and over the others
     for pixels, mask in zip(pictures, outlying, strict=True):
@@ -72,7 +75,7 @@ def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor]) -> Re
     shares = written / written.sum()
     best = shares.flatten().topk(min(COUNT, int((shares >= _MIN_SHARE).sum()) or 1))
     neurons = tuple((number // shares.shape[1], number % shares.shape[1]) for number in best.indices.tolist())
-    return RegisterNeurons(neurons, tuple(best.values.tolist()), block, int(counts[block]))
+    return RegisterNeurons(neurons, tuple(best.values.tolist()), block, int(counts[block]), artefacts)
 
 
 def with_register(model: VisionTransformer, neurons: Sequence[Neuron]) -> VisionTransformer:

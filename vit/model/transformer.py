@@ -41,6 +41,7 @@ class ViTOutput(NamedTuple):
         tokens: (B, N, D) after the last block, and after the final LayerNorm if it precedes the pool; set with
             queries and keys.
         pooled: (B, D or 2 D), input of the head; set with queries and keys.
+        norms: (B, N), norms of the tokens after the last block, before any LayerNorm; set with queries and keys.
     """
 
     logits: Tensor
@@ -50,6 +51,7 @@ class ViTOutput(NamedTuple):
     pool_attention: Tensor | None = None
     tokens: Tensor | None = None
     pooled: Tensor | None = None
+    norms: Tensor | None = None
 
 
 class Block(nn.Module):
@@ -255,6 +257,7 @@ class VisionTransformer(nn.Module):
             pool_attention=pool_attention,
             tokens=tokens,
             pooled=features,
+            norms=x.norm(dim=-1),
         )
 
     def walk(

@@ -137,12 +137,12 @@ def pack(
         pool = _as_numpy(record.pool_attention)  # (H, N)
         sections["pool"] = pool.tobytes()
         header["pool_top"] = float(_scale_end(pool[:, len(record.prefix) :].max(-1), record.tokens))
-    if record.features is not None:
+    if record.norms is not None:
         from vit.explain.weight_views import high_norm  # noqa: PLC0415 # imports torch, which readers do not need
 
-        norms = record.features[len(record.prefix) :].float().norm(dim=-1)
-        if artefacts := high_norm(norms[None])[0].nonzero()[:, 0].tolist():
-            header["artefacts"] = [len(record.prefix) + patch for patch in artefacts]
+        split = len(record.prefix)
+        if artefacts := high_norm(record.norms[None, split:])[0].nonzero()[:, 0].tolist():
+            header["artefacts"] = [split + patch for patch in artefacts]
     return join_sections(header, sections)
 
 

@@ -15,7 +15,7 @@ from pages.looking import mask_drops
 from pages.looking.controls.method_choice import Example, MethodChoice, pass_of, recorded_pass
 from pages.looking.panels import heads_over_pictures, what_if
 from pages.shared import download_buttons
-from vit.explain.head_census import Tally, decode_files, tally
+from vit.explain.head_census import Tally, artefacts_sentence, decode_files, tally
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.names import MEANINGS, SIGNED, STATISTICS, format_statistic
 from vit.exports import tables
@@ -48,12 +48,12 @@ def picture_statistics(key: str, _example: Example) -> dict[str, Statistic]:
 
 
 @st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
-def sample_statistics(identity: str, size: tuple[int, int], _example: Example) -> dict[str, Statistic]:
-    """Compute mean and deviation over the sample pictures, at the selected input size."""
+def sample_statistics(identity: str, size: tuple[int, int], _example: Example) -> Tally:
+    """Compute statistics over the sample pictures, at the selected input size."""
     model, preprocess = _example.checkpoint.model, _example.explanation.preprocess
     files = ((name, samples.read(name)) for name in samples.SAMPLES)
     with pass_of(_example):
-        return sum((tally(model, decode_files([file], preprocess).pixels) for file in files), Tally()).statistics()
+        return sum((tally(model, decode_files([file], preprocess).pixels) for file in files), Tally())
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
@@ -90,14 +90,15 @@ def show(
     with controls:
         over = link_controls.select("Measured on", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
     with one:
-        if over == ONE:
-            by_name: dict[str, Statistic] | None = picture_statistics(example.key, example) | class_statistics(
-                example, choice
-            )
-        elif over == SAMPLES:
-            by_name = sample_statistics(example.checkpoint.identity, example.explanation.preprocess.size, example)
-        else:
-            by_name = heads_over_pictures.show(example)
+        many: Tally | None = None
+        if over == SAMPLES:
+            many = sample_statistics(example.checkpoint.identity, example.explanation.preprocess.size, example)
+        elif over == MANY:
+            many = heads_over_pictures.show(example)
+    if over == ONE:
+        by_name = picture_statistics(example.key, example) | class_statistics(example, choice)
+    else:
+        by_name = many.statistics() if many else {}
     if not by_name:
         return
     with controls:
@@ -126,6 +127,8 @@ def show(
         )
     with other:
         _show_depth(statistic, title, ".1%" if name in SHARES else ".3g")
+    if many:
+        st.caption(artefacts_sentence(many.artefacts))
     _show_suggestions(by_name, select)
     stem = file_stem(example.checkpoint.name, example.explanation.preprocess.size, "heads")
     download_buttons.numbers("Heads", lambda: tables.heads_table(by_name), stem)

@@ -26,7 +26,6 @@ from vit.explain.head_census import (
     seconds,
     tally,
 )
-from vit.explain.head_statistics import Statistic
 from vit.images.preprocess import Preprocess
 
 UPLOAD = "upload"
@@ -64,8 +63,8 @@ def read_test_pictures(spec: str, root: str, stamp: int, preprocess: str, _prepr
     return pictures_of(spec, _preprocess, root=Path(root), workers=0)
 
 
-def show(example: Example) -> dict[str, Statistic] | None:
-    """Draw the controls and the progress; return the statistics once they are computed."""
+def show(example: Example) -> Tally | None:
+    """Draw the controls and the progress; return the tally once it is computed."""
     source = pick_source(example)
     try:
         parts = uploaded(example) if source == UPLOAD else dataset_parts(example, source)
@@ -166,8 +165,8 @@ def compute_slice(example: Example, parts: Sequence[Part], count: int, progress:
         st.rerun()
 
 
-def result(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Statistic] | None:
-    """Return statistics over the finished batches; show what is missing."""
+def result(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> Tally:
+    """Return the tally of the finished batches; show what is missing."""
     total = Tally()
     unreadable: list[str] = []
     for part in parts:
@@ -185,7 +184,7 @@ def result(example: Example, parts: Sequence[Part], count: int, progress: Progre
         many = "A picture" if len(unreadable) == 1 else f"{len(unreadable)} pictures"
         st.error(f"{many} could not be read.")
         datasets.show_list("Left out", unreadable)
-    return total.statistics() or None
+    return total
 
 
 def _key(example: Example) -> tuple[str, tuple[int, int]]:

@@ -15,11 +15,12 @@ from pages.looking.controls.method_choice import Example, MethodChoice
 from pages.looking.panels import what_if
 from pages.server import pass_queue
 from pages.server.result_cache import cached, with_bar
+from vit.explain.head_census import artefacts_sentence
 from vit.explain.logit_lens import logit_lens
 from vit.explain.maps import entropy
 from vit.explain.record import record
 from vit.explain.registers import RegisterNeurons, register_neurons, with_register
-from vit.explain.weight_views import LEAST
+from vit.explain.weight_views import LEAST, high_norm
 from vit.images import samples
 from vit.images.files.decode import decode_image
 from vit.untrusted import brief_list
@@ -55,6 +56,8 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
     )
     changed = _changed(example, moved)
     before, after = (_lengths(one, choice.target_index) for one in (example, changed))
+    here, with_it = (float(high_norm(one[-1:].flatten(1)).float().mean()) for one in (before, after))
+    st.caption(f"{artefacts_sentence(moved.artefacts)} On this picture {here:.1%}, with the register {with_it:.1%}.")
     _show_lengths(before, after, moved.block)
     left, right = st.columns(2, gap="large")
     with left:
