@@ -18,6 +18,7 @@ from vit.explain.faithfulness_correlation import faithfulness_verdict
 from vit.explain.map_comparison import Layout, counterpart
 from vit.explain.maps import discard_weakest, entropy, fuse, mass_threshold, otsu_threshold
 from vit.explain.record import AttentionRecord
+from vit.explain.regions import region_score
 from vit.explain.relevance import GradientRecord
 from vit.explain.settings import ROLLOUT, Fusion, Settings
 from vit.view import captions, map_view, overlay
@@ -47,6 +48,14 @@ def test_viewers_javascript_passes_its_own_tests() -> None:
 def test_names_of_tokens(case: dict[str, Any]) -> None:
     names = [captions.token_name(token, case["prefix"], case["grid"]) for token in range(len(case["names"]))]
     assert names == case["names"]
+
+
+@pytest.mark.parametrize("case", CASES["regions"], ids=lambda case: case["text"])
+def test_shares_of_regions(case: dict[str, Any]) -> None:
+    heatmap = torch.tensor(case["map"])
+    region = torch.zeros(heatmap.numel(), dtype=torch.bool).index_fill(0, torch.tensor(case["hidden"]), True)
+    energy, pointing, area = region_score(heatmap, region.reshape(heatmap.shape))
+    assert (energy, area) == pytest.approx((case["energy"], case["area"])) and pointing is case["pointing"]
 
 
 @pytest.mark.parametrize("case", CASES["sentences"], ids=lambda case: case["text"])

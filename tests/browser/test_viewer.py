@@ -174,6 +174,21 @@ def test_answer_after_a_change_is_shown_until_the_next_change(open_viewer):
     expect(answer).to_be_visible()
 
 
+def test_share_of_the_shown_map_on_hidden_patches_follows_the_map(open_viewer):
+    viewer = open_viewer("case=small&paint=1&method=chain")
+    text = viewer.page.locator(".region")
+    expect(text).to_be_hidden()
+    viewer.evaluate("viewer.change({ hidden: [7, 8, 9] })")
+    expect(text).to_contain_text("The hidden patches are 13% of the picture and hold ")
+    before = text.inner_text()
+    viewer.point(3, 3)
+    expect(text).not_to_have_text(before)
+    viewer.evaluate("viewer.change({ hidden: [...Array(24).keys()], view: 'rollout' })")
+    expect(text).to_have_text("The hidden patches are 100% of the picture and hold 100% of the map, with its maximum.")
+    viewer.evaluate("viewer.change({ view: 'similar' })")
+    expect(text).to_be_hidden()  # cosines are no shares
+
+
 def test_dragging_hides_patches_and_shows_them_again(open_viewer):
     viewer = open_viewer("case=small&paint=1")
     page = viewer.page

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  GLOSSARY, afterBlock, chipName, clearText, signed, effective, faithfulness, faithfulTitle, legendText, methodMeaning, multiple, ordinal, percent, position, prefixMeaning, occlusionText, roundTicks,
+  GLOSSARY, afterBlock, chipName, clearText, signed, effective, faithfulness, faithfulTitle, legendText, methodMeaning, multiple, ordinal, percent, position, prefixMeaning, occlusionText, regionText, roundTicks,
   sentence, settingsText, tokenName, waitingText,
 } from "../../vit/view/web/captions.js";
 import { cases, layoutOf, selectionWith } from "./packing.js";
@@ -21,6 +21,10 @@ for (const { text, view, settings = {}, direction = "from", target = RELEVANCE.t
     const settingsSentence = settingsText(NAMES[view] ?? [], selectionWith(settings));
     assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: { ...RELEVANCE, target, signed: both }, settings: settingsSentence, after: afterBlock(after_block, 6) }), text);
   });
+
+test("share of a map on hidden patches", () => {
+  for (const { map, hidden, signed: both = false, text } of cases.regions) assert.equal(regionText(new Float32Array(map.flat()), hidden, both), text);
+});
 
 test("settings that differ from their defaults are listed in a fixed order", () => {
   const every = ["discard", "fusion", "residual", "start_block"];

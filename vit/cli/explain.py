@@ -15,7 +15,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
 from vit.cli.parser import option_of, options_of, setting_options
-from vit.cli.pictures import preprocess_of_size, read_picture
+from vit.cli.pictures import preprocess_of_size, read_picture, read_region
 from vit.errors import InvalidCheckpoint, InvalidImage, UserError
 from vit.explain.heatmap import find_token, run_model, with_difference
 from vit.explain.maps import checked_index
@@ -23,7 +23,9 @@ from vit.explain.methods import METHODS, Method, weights
 from vit.explain.names import format_position
 from vit.explain.record import AttentionRecord
 from vit.explain.recorded_ranking import recommended
+from vit.explain.regions import RegionScore, region_score
 from vit.explain.settings import Direction
+from vit.exports import tables
 from vit.exports.arrays import attention_npz
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -93,9 +95,12 @@ def run_explain(options: argparse.Namespace) -> None:
         return _explain_into_folder(options, checkpoint, preprocess)
     [path] = options.images
     picture = read_picture(path, options.stretch)
+    region = read_region(options, path, picture, preprocess)
     record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
     heatmap = record.heatmap(numbers)
     geometry = preprocess.geometry(picture)
+    score = None if region is None else region_score(heatmap, region)
+    view |= {"region": score._asdict()} if score else {}
     with _user_write_errors(options.out):
         if options.out.suffix.lower() == ".png":
             overlay(picture, heatmap.numpy(), geometry.box, signed=METHODS[options.method].signed).save(options.out)
@@ -106,6 +111,8 @@ def run_explain(options: argparse.Namespace) -> None:
     if not heatmap.any():
         print("The map is zero everywhere, so the picture is unchanged. Try another method.")
     _print_position(view)
+    if score:
+        _print_scores([score])
     return None
 
 
@@ -113,18 +120,23 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
     """Write a PNG per picture; unreadable pictures are reported after the others."""
     folder, problems = options.out, []
     names: set[str] = set()
+    scores: dict[Path, RegionScore] = {}
     view: dict[str, Any] = {}
     with _user_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for path in tqdm(options.images, desc="explain", unit="picture", disable=None):
         try:
             picture = read_picture(path, options.stretch)
+            region = read_region(options, path, picture, preprocess)
         except InvalidImage as error:
             problems.append(str(error))
             continue
         record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
         box, signed = preprocess.geometry(picture).box, METHODS[options.method].signed
-        drawn = overlay(picture, record.heatmap(numbers).numpy(), box, signed=signed)
+        heatmap = record.heatmap(numbers)
+        if region is not None:
+            scores[path] = region_score(heatmap, region)
+        drawn = overlay(picture, heatmap.numpy(), box, signed=signed)
         file = folder / _unused_name(path.stem, names)
         names.add(file.name)
         with _user_write_errors(file):
@@ -132,8 +144,18 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
     if names:
         print(folder)
         _print_position(view)
+    if scores:
+        rows = [{"picture": str(path), **score._asdict()} for path, score in scores.items()]
+        with _user_write_errors(folder / "region.csv"):
+            (folder / "region.csv").write_bytes(tables.encode(rows))
+        _print_scores(list(scores.values()))
     if problems:
         raise InvalidImage("\n".join(problems))
+
+
+def _print_scores(scores: Sequence[RegionScore]) -> None:
+    energy, hits, area = torch.tensor(scores).mean(0).tolist()
+    print(f"In the region: {energy:.1%} of the map, {area:.1%} by chance; the maximum on {hits:.0%} of the pictures.")
 
 
 def _print_position(view: dict[str, Any]) -> None:

@@ -154,6 +154,11 @@ def _explain(command: argparse.ArgumentParser) -> None:
         "--direction", choices=DIRECTIONS,
         help=f"attention from the --query, or to it (default: {DIRECTIONS[0]})",
     )  # fmt: skip
+    command.add_argument(
+        "--region", type=Path, metavar="MASK|FOLDER",
+        help="measure how much of the map is where this picture is not black; a folder has a mask named as each "
+        "IMAGE, and --out FOLDER gets a region.csv",
+    )  # fmt: skip
     _add_size(command)
     _add_classes(command)
     _add_data_root(command)

@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 from PIL import Image
+from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.input_sizes import resized, size_near
 from vit.errors import InvalidImage, UserError
+from vit.explain.regions import region_of
 from vit.images.files import tiff
 from vit.images.files.decode import decode_image, used_range
 from vit.images.preprocess import Preprocess
@@ -35,6 +37,23 @@ def read_picture(path: Path, stretch: bool = False) -> Image.Image:
         raise InvalidImage(f"{path} cannot be read: {error.strerror}.") from error
     except InvalidImage as error:
         raise InvalidImage(f"{path}: {error}") from error
+
+
+def read_region(options: argparse.Namespace, path: Path, picture: Image.Image, preprocess: Preprocess) -> Tensor | None:
+    """Read the mask of a picture with --region, see `vit.explain.regions.region_of`; None without.
+
+    Raises:
+        InvalidImage: there is no such mask, it cannot be read, or it does not fit; the message names it.
+    """
+    if (mask := options.region) is None:
+        return None
+    if mask.is_dir():
+        mask = next((one for one in sorted(mask.iterdir()) if one.stem == path.stem), mask / f"{path.stem}.png")
+    region = read_picture(mask, stretch=True)  # a mask of 16 bits may hold 0 and 1
+    try:
+        return region_of(region, picture, preprocess)
+    except InvalidImage as error:
+        raise InvalidImage(f"{mask}: {error}") from error
 
 
 def preprocess_of_size(options: argparse.Namespace, checkpoint: Checkpoint) -> Preprocess:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vit.explain.methods import METHODS, weights
     from vit.explain.record import AttentionRecord
     from vit.explain.recorded_pass import RecordedPass
+    from vit.explain.regions import region_score
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
 
 __all__, __getattr__ = names_of(__name__, __path__)

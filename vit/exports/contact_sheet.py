@@ -3,8 +3,9 @@
 import hashlib
 import math
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from vit.explain.faithfulness_correlation import HELD_OUT, Verdict, random_masks
 from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.recorded_pass import RecordedPass
+from vit.explain.regions import RegionScore, region_of, region_score
 from vit.images.encode import encode_image
 from vit.images.files.decode import decode_image
 from vit.images.preprocess import Normalise
@@ -42,11 +44,13 @@ class Picture(NamedTuple):
         name: display name; may be "".
         content: contents of a file; or uint8 (channels, height, width) of the model's input size.
         truth: true class; "" if unknown.
+        region: bool (height, width) of the model's input, or the file of a mask, see `region_of`; None for none.
     """
 
     name: str
     content: bytes | Tensor
     truth: str = ""
+    region: bytes | Tensor | None = None
 
     @property
     def digest(self) -> str:
@@ -65,6 +69,7 @@ class PictureResult(NamedTuple):
             1 for uniform.
         thumbnail: JPEG of the model's input with the map.
         sure: whether the answer is sure; None if the checkpoint has no threshold, see `vit.checkpoints.abstention`.
+        region: the map in the picture's region; None without one.
     """
 
     label: str
@@ -72,6 +77,7 @@ class PictureResult(NamedTuple):
     entropy: float
     thumbnail: bytes
     sure: bool | None = None
+    region: RegionScore | None = None
 
 
 class EvaluatedPicture(NamedTuple):
@@ -102,24 +108,21 @@ def classify_and_explain(checkpoint: Checkpoint, picture: Picture, method: str, 
         settings: of the method, such as block and head; defaults apply to those left out.
 
     Raises:
-        InvalidImage: the file is not a picture.
+        InvalidImage: the file is not a picture, or its mask does not fit.
     """
-    pixels, image = _open_picture(checkpoint, picture)
-    if not checkpoint.labels:
+    pixels, image, region = _open_picture(checkpoint, picture)
+    label, confidence, sure = "", None, None
+    if checkpoint.labels:
+        recorded = RecordedPass.of_class(checkpoint.model, pixels)
+        target, logits = recorded.record.target, recorded.record.logits[0]
+        label, confidence = checkpoint.labels[target], float(checkpoint.model.probabilities(logits)[target])
+        sure = is_sure(float(logits.max()), checkpoint.facts)
+    else:
         recorded = RecordedPass.without_class(checkpoint.model, pixels)
-        attention = recorded.record.last_attention()
-        heatmap = heatmap_of(recorded, method, **settings)
-        return PictureResult("", None, _spread(attention), _thumbnail(image, heatmap, checkpoint, False))
-    recorded = RecordedPass.of_class(checkpoint.model, pixels)
-    target = recorded.record.target
-    label, probability = checkpoint.labels[target], checkpoint.model.probabilities(recorded.record.logits[0])[target]
-    return PictureResult(
-        label,
-        float(probability),
-        _spread(recorded.record.last_attention()),
-        _thumbnail(image, heatmap_of(recorded, method, **settings), checkpoint, METHODS[method].signed),
-        is_sure(float(recorded.record.logits[0].max()), checkpoint.facts),
-    )
+    heatmap, attention = heatmap_of(recorded, method, **settings), recorded.record.last_attention()
+    thumbnail = _thumbnail(image, heatmap, checkpoint, METHODS[method].signed)
+    score = None if region is None else region_score(heatmap, region)
+    return PictureResult(label, confidence, float(entropy(attention / attention.sum())), thumbnail, sure, score)
 
 
 def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: Any) -> Verdict:
@@ -133,7 +136,7 @@ def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: A
     Raises:
         InvalidImage: the file is not a picture.
     """
-    pixels, _ = _open_picture(checkpoint, picture)
+    pixels, *_ = _open_picture(checkpoint, picture)
     recorded = RecordedPass.of_class(checkpoint.model, pixels)
     masks = random_masks(math.prod(recorded.record.grid), MASKS, HELD_OUT)
     drops = score_drops(checkpoint.model, pixels, recorded.record.target, masks)
@@ -190,7 +193,11 @@ def pictures_of(
     """
     dataset = load_dataset(spec, checkpoint.preprocess, root=root, only="test", at_most=count)
     batches = dataset.test.batches(torch.arange(len(dataset.test.labels)), 1, torch.device("cpu"))
-    return [Picture("", images[0], dataset.classes[int(labels[0])]) for images, labels in batches]
+    objects = repeat(None) if dataset.masks is None else dataset.masks
+    return [
+        Picture("", images[0], dataset.classes[int(labels[0])], region)
+        for (images, labels), region in zip(batches, objects, strict=False)
+    ]
 
 
 def seconds(checkpoint: Checkpoint, count: int) -> float:
@@ -204,16 +211,19 @@ def measuring_seconds(checkpoint: Checkpoint, count: int) -> float:
     return seconds(checkpoint, count) + count * each
 
 
-def _open_picture(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image]:
-    """Return the model's input, and the part of the picture that it shows, at the original resolution."""
+def _open_picture(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image, Tensor | None]:
+    """Return the model's input, the part of the picture that it shows, at the original resolution, and the region."""
     preprocess = checkpoint.preprocess
+    region = picture.region
     if isinstance(picture.content, bytes):
         original = decode_image(picture.content)
         edges = tuple(map(round, preprocess.geometry(original).box))
-        return preprocess(original), original.crop((edges[0], edges[1], edges[2], edges[3]))
+        if isinstance(region, bytes):
+            region = region_of(decode_image(region, stretch=True), original, preprocess)
+        return preprocess(original), original.crop((edges[0], edges[1], edges[2], edges[3])), region
     bands = picture.content.permute(1, 2, 0).numpy()
     image = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0]).convert("RGB")
-    return Normalise(preprocess, picture.content.device)(picture.content[None]), image
+    return Normalise(preprocess, picture.content.device)(picture.content[None]), image, cast(Tensor | None, region)
 
 
 def _thumbnail(image: Image.Image, heatmap: Tensor, checkpoint: Checkpoint, signed: bool) -> bytes:
@@ -223,7 +233,3 @@ def _thumbnail(image: Image.Image, heatmap: Tensor, checkpoint: Checkpoint, sign
     how = Image.Resampling.NEAREST if max(image.size) < THUMBNAIL_SIDE else Image.Resampling.BICUBIC
     small = image.resize((width, height), how)
     return encode_image(overlay(small, heatmap.numpy(), signed=signed), "JPEG", quality=85)
-
-
-def _spread(weights: Tensor) -> float:
-    return float(entropy(weights / weights.sum()))

@@ -103,6 +103,7 @@ def sheet_table(results: Sequence[EvaluatedPicture]) -> list[Row]:
             "faithfulness": one.verdict.correlation if one.verdict else None,
             "faithfulness_of_chance": one.verdict.reach if one.verdict else None,
             "verdict": one.verdict.label if one.verdict else None,
+            **{f"region_{name}": getattr(one.result.region, name, None) for name in ("energy", "pointing", "area")},
         }
         for one in results
     ]

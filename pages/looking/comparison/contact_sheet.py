@@ -71,7 +71,9 @@ class Map(NamedTuple):
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
-def cached_result(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> PictureResult:
+def cached_result(
+    identity: str, digest: str, mask: bytes, map_: Map, _checkpoint: Checkpoint, _picture: Picture
+) -> PictureResult:
     """Cached `vit.exports.contact_sheet.classify_and_explain`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.WITH_GRADIENTS):
         return classify_and_explain(_checkpoint, _picture, map_.method, **dict(map_.settings))
@@ -238,7 +240,11 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
         count = link_controls.select("How many", "m_count", COUNTS, kind=st.segmented_control)
         root, stamp = datasets.root_of(source), datasets.stamp(source)
         return read_test_pictures(source, root, stamp, checkpoint.identity, count, checkpoint)
-    return [Picture(one.name, one.data) for one in picture_files.pick(UPLOADS, "m_upload", "m_pictures")]
+    pictures = picture_files.pick(UPLOADS, "m_upload", "m_pictures")
+    with st.popover("Masks", width="content", help="Measure how much of each map is inside a region."):
+        st.caption("One for each picture, with its name and any ending: black outside the region.")
+        masks = {Path(one.name).stem: one.data for one in picture_files.pick(UPLOADS, "m_masks")}
+    return [Picture(one.name, one.data, region=masks.get(Path(one.name).stem)) for one in pictures]
 
 
 def compute_results(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, request: str) -> list[Any]:
@@ -249,7 +255,8 @@ def compute_results(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, re
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
         try:
-            outcome = cached_result(checkpoint.identity, picture.digest, shown_map, checkpoint, picture)
+            mask = picture.region if isinstance(picture.region, bytes) else b""
+            outcome = cached_result(checkpoint.identity, picture.digest, mask, shown_map, checkpoint, picture)
             results.append(evaluate(checkpoint, picture, outcome))
         except UserError as error:
             unreadable.append(f"{picture.name}: {error}")
@@ -306,6 +313,9 @@ def facts_of(one: Any) -> list[str]:
     facts = [picture.name] if picture.name else []
     facts += [f"is {picture.truth}"] if picture.truth and not one.correct else []
     facts.append(f"spread {result.entropy:.2f}")
+    if region := result.region:
+        where = "inside" if region.pointing else "outside"
+        facts.append(f"in the region {region.energy:.0%} (chance {region.area:.0%}), maximum {where}")
     if one.verdict:
         facts.append(f"faithful {bars.number(one.verdict.correlation)}: {one.verdict.label.removesuffix(' yet')}")
     return facts
@@ -342,6 +352,8 @@ def draw(results: Sequence[Any], name: str, source: str, checkpoint: Any, shown_
                     title = picture.name or f"{picture.truth}.png"
                     navigation.open_picture(title, content, link_to(name, checkpoint, shown_map))
     caption = "Spread: entropy of the answer's attention in the last block, 0 for a single token, 1 for uniform."
+    if any(one.result.region for one in results):
+        caption += " In the region: share of the map's positive values; chance is the region's share of the picture."
     if any(one.verdict for one in results):
         caption += (
             f" Faithful: correlation of the map's weight on random parts of the picture with the drop of the class "

@@ -260,6 +260,20 @@ function headName(head) {
 }
 
 /**
+ * Describe how much of a map the hidden patches hold, as `vit.explain.regions.region_score`.
+ *
+ * @param {Float32Array} patches values of the patches
+ * @param {number[]} hidden
+ * @param {boolean} ofClass the map is signed, and its positive values count
+ */
+export function regionText(patches, hidden, ofClass) {
+  const [held, whole] = [hidden.map((patch) => patches[patch]), [...patches]].map((part) => part.reduce((sum, value) => sum + Math.max(0, value), 0));
+  const most = hidden.includes(patches.indexOf(Math.max(...patches))) ? "with" : "without";
+  const what = ofClass ? "what speaks for the class" : "the map";
+  return `The hidden patches are ${percent(hidden.length / patches.length)} of the picture and hold ${percent(held / (whole || 1))} of ${what}, ${most} its maximum.`;
+}
+
+/**
  * Describe how the answer changes when a patch is replaced.
  *
  * @param {Occlusion} occlusion

@@ -1,6 +1,6 @@
 // Draws one viewer: computes the map over the picture, paints it and updates its captions.
 
-import { afterBlock, answerText, matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
+import { afterBlock, answerText, matchesSentence, position, occlusionText, regionText, sentence, settingsText, waitingText } from "./captions.js";
 import { highlightLabel, placeOverCell } from "./layout.js";
 import { isTouch, setText } from "./page.js";
 import { readChain } from "./payload.js";
@@ -30,6 +30,7 @@ export function draw(viewer) {
   drawCaption(viewer, view, source);
   drawOcclusion(viewer);
   drawAblation(viewer);
+  drawRegion(viewer, view);
   viewer.faithfulnessBox.draw();
   if (!map.ready) return;
   if (comparesFeatures(view)) readings.drawSimilar(map, state, query);
@@ -181,6 +182,19 @@ function drawAblation({ page, ablation, state }) {
   const element = page.find(".ablation");
   element.hidden = ablation?.hidden.join() !== state.selection.hidden.join();
   if (ablation && !element.hidden) setText(element, `After the change: ${answerText(ablation)}`);
+}
+
+/**
+ * Say how much of the map the hidden patches hold.
+ *
+ * @param {Viewer} viewer
+ * @param {View} view
+ */
+function drawRegion({ page, map, payload, state, alone }, view) {
+  const { hidden } = state.selection;
+  const element = page.find(".region");
+  element.hidden = alone || page.find(".painting").hidden || !map.ready || !hidden.length || comparesFeatures(view);
+  if (!element.hidden) setText(element, regionText(map.values.subarray(map.at + payload.split, map.at + payload.tokens), hidden, map.signed));
 }
 
 /**
