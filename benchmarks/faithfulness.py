@@ -1,4 +1,4 @@
-"""Measure the cost of class maps and of their faithfulness in forward passes of the same model.
+"""Measure the cost of the faithfulness of maps in forward passes of the same model.
 
     python benchmarks/faithfulness.py                       # ViT-B/16, and the shipped checkpoint
     python benchmarks/faithfulness.py --rounds 5 --skip-heads
@@ -23,10 +23,8 @@ from vit.checkpoints.load import load_checkpoint
 from vit.explain.faithfulness import SACO_GROUPS, faithfulness, noise
 from vit.explain.faithfulness_correlation import correlations, random_masks, score_drops
 from vit.explain.head_ablation import head_means, importance
-from vit.explain.relevance import legrad, relevance_record
 from vit.model.transformer import VisionTransformer
 
-RELEVANCE_GOAL = 3.0  # forward passes
 SACO_GOAL = 12.0  # forward passes
 HEADS_GOAL = 0.25  # forward passes per head
 MASKS = 256
@@ -43,15 +41,6 @@ def ratios(one: Callable[[], Any], other: Callable[[], Any], rounds: int) -> lis
 def verdict_line(what: str, result: list[float], goal: float) -> None:
     """Print median, minimum, maximum and goal."""
     print(f"  {what:<44} {alternating.spread(result)}   goal {goal:.2f}", flush=True)
-
-
-def measure_maps(model: VisionTransformer, side: int, rounds: int) -> None:
-    """Measure relevance and LeGrad of one class of a picture of `side` px, each with its own pass."""
-    pixels, target = torch.randn(1, 3, side, side), 7
-    forward = torch.inference_mode()(partial(model, pixels))
-    relevance = ratios(lambda: relevance_record(model, pixels, target).relevance(), forward, rounds)
-    verdict_line(f"relevance at {side} px, in forwards", relevance, RELEVANCE_GOAL)
-    print(f"  LeGrad {alternating.spread(ratios(lambda: legrad(model, pixels, target), forward, rounds))}", flush=True)
 
 
 def measure(name: str, model: VisionTransformer, rounds: int, heads: bool) -> None:
@@ -89,10 +78,7 @@ def main() -> None:
     options = parser.parse_args()
     rounds = options.rounds or 15
     alternating.start(options.threads)
-    large = alternating.random_b16()
-    measure("ViT-B/16, 224 px", large, rounds, not options.skip_heads)
-    for side in (224, 512):
-        measure_maps(large, side, max(3, rounds // 2))
+    measure("ViT-B/16, 224 px", alternating.random_b16(), rounds, not options.skip_heads)
     measure("cifar10", load_checkpoint("cifar10").model, rounds, not options.skip_heads)
 
 

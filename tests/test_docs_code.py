@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from test_docs import DOCS, ROOT
 from text_models import clip
 
@@ -83,6 +84,9 @@ def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any) -
         picture = vit.decode_image(SAMPLES[sample].path.read_bytes()).resize((64, 64))
         for turn in range(6):
             picture.rotate(5 * turn).save(tmp_path / "data" / "pets" / label / f"{turn}.jpg")
+    (tmp_path / "data" / "masks").mkdir()
+    for turn in range(6):
+        Image.new("L", (64, 64), 255).save(tmp_path / "data" / "masks" / f"{turn}.png")
     torch.manual_seed(0)
     clip(tmp_path / "clip")
     vit.save_checkpoint(tmp_path / "features", build(num_classes=0), (), Preprocess((32, 32)))

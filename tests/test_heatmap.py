@@ -117,11 +117,23 @@ def test_attention_of_a_pooling_query_has_no_block(
     assert view["block"] == "pooling query" and "page" not in view
 
 
+@pytest.mark.parametrize("target", [None, 2])
+@pytest.mark.parametrize("method", ["attnlrp", "legrad"])
+def test_map_takes_a_single_forward_pass(
+    checkpoint: vit.Checkpoint, monkeypatch: pytest.MonkeyPatch, method: str, target: int | None
+) -> None:
+    walks: list[Any] = []
+    walk = vit.VisionTransformer.walk
+    monkeypatch.setattr(vit.VisionTransformer, "walk", lambda *given, **named: walks.append(1) or walk(*given, **named))
+    heatmap = vit.heatmap(checkpoint, Image.new("RGB", (40, 32), "teal"), method, target)
+    assert len(walks) == 1 and heatmap.shape == (4, 4)
+
+
 @pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.own_passes])
 def test_methods_with_passes_of_their_own_take_no_backward_pass_before(checkpoint: vit.Checkpoint, method: str) -> None:
     pixels = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     light, full = run_model(checkpoint, pixels, method), RecordedPass.of_class(checkpoint.model, pixels)
-    assert not isinstance(light.record, GradientRecord) and light.target == full.target
+    assert not isinstance(light.record, GradientRecord) and light.explained == full.target
     torch.testing.assert_close(heatmap_of(light, method), heatmap_of(full, method))
     with pytest.raises(UserError, match="There is no class 99"):
         run_model(checkpoint, pixels, method, 99)

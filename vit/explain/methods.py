@@ -100,7 +100,7 @@ def heatmap_of(
     recorded: RecordedPass, name: str, query: Query = None, direction: Direction = "from", **settings: Any
 ) -> Tensor:
     """Compute the map of a method, (rows, cols), not scaled for display; see `weights`."""
-    return recorded.record.heatmap(weights(recorded, name, query, direction, **settings))
+    return recorded.heatmap(weights(recorded, name, query, direction, **settings))
 
 
 def method(
@@ -224,7 +224,7 @@ def attnlrp(
 
     Source: Achtibat et al. 2024, arXiv 2402.05602, see `vit.explain.lrp`.
     """
-    inputs = recorded.model, recorded.pixels, recorded.explained
+    inputs = recorded.model, recorded.pixels, recorded.target
     return explain.attnlrp(*inputs, start_block, recorded.hook)
 
 
@@ -417,7 +417,7 @@ def legrad(
 
     Source: Bousselham et al. 2024, arXiv 2404.03214, see `vit.explain.relevance.legrad`.
     """
-    return explain.legrad(recorded.model, recorded.pixels, recorded.explained, start_block, recorded.hook)
+    return explain.legrad(recorded.model, recorded.pixels, recorded.target, start_block, recorded.hook)
 
 
 @method(

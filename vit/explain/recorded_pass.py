@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from vit import explain
@@ -26,7 +26,7 @@ class RecordedPass:
         model: the model.
         pixels: (1, channels, height, width).
         record: of the forward pass, and of the backward pass from the class if created by `of_class`.
-        target: class to explain; None without one.
+        target: class to explain; None without one, or for the predicted one.
         hook: replaces head outputs, see `relevance_record`.
         progress: called with the fraction that is done, by methods that need many passes.
     """
@@ -56,13 +56,23 @@ class RecordedPass:
 
     @classmethod
     def forward_only(cls, model: VisionTransformer, pixels: Tensor, target: int | None = None) -> RecordedPass:
-        """Run only a forward pass, for methods of a class that run their own passes; see `relevance_record`."""
-        recorded = cls.without_class(model, pixels)
-        target = int(recorded.record.logits[0].argmax()) if target is None else target
-        return replace(recorded, target=target)
+        """Return a pass for methods of a class that run their own; its forward pass runs when its record is read."""
+        recorded = cls(model, pixels, cast("GradientRecord", None), target)
+        del recorded.__dict__["record"]
+        return recorded
+
+    def __getattr__(self, name: str) -> GradientRecord:
+        if name != "record" or "pixels" not in self.__dict__:
+            raise AttributeError(name)
+        self.__dict__["record"] = self.without_class(self.model, self.pixels).record
+        return self.record
 
     @property
     def explained(self) -> int:
-        """The class to explain; there must be one."""
-        assert self.target is not None, "a pass with a class"
-        return self.target
+        """The class to explain: the target, or the predicted one."""
+        return int(self.record.logits[0].argmax()) if self.target is None else self.target
+
+    def heatmap(self, numbers: Tensor) -> Tensor:
+        """Return the numbers of the patches (rows, cols) among those of the tokens (N,)."""
+        config = self.model.config
+        return numbers[len(config.prefix) :].unflatten(0, (-1, self.pixels.shape[3] // config.patch_size))

@@ -5,7 +5,7 @@ gradient of a block's attention is then g v^T; it is computed for a few rows at 
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -327,12 +327,13 @@ def legrad(
     start_block = checked_index("block", start_block, model.config.depth)
     with torch.inference_mode(False), torch.enable_grad(), onednn():
         model = frozen(model, pixels)
+        blocks: Iterable[BlockPass] = _pass_blocks(model, pixels, hook, every=True)
         if target is None:
-            with torch.no_grad():
-                target = int(model(pixels, hook=hook).logits[0].argmax())
+            blocks = list(blocks)
+            target = int(model.classify(blocks[-1].after[:, model.read])[0].argmax())
         check_target(model.config, target)
         maps = []
-        for block, (_, inputs, heads, after) in enumerate(_pass_blocks(model, pixels, hook, every=True)):
+        for block, (_, inputs, heads, after) in enumerate(blocks):
             if block < start_block:
                 continue
             tokens = after.mean(1, keepdim=True).expand_as(after) if model.config.pool in ("cls", "cls_dist") else after
