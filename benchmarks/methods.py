@@ -1,18 +1,15 @@
-"""Compare maps with those of other libraries that compute the same: their time, and the largest difference.
+"""Compare maps with those of libraries that define the same map: time, and largest difference.
 
     pip install torchcam grad-cam torchxai-explain fast-vit-rollout lxt    # a library that is missing is skipped
     python benchmarks/methods.py
 
-Ours and theirs alternate in one process, with one ViT-B/16 at 224 px of random weights. Times are in plain forward
-passes of the model, with and without the classes' pass; a ratio is that of two consecutive timings, ours first. Maps
-are divided by their maximum before they are compared.
+Ours and theirs alternate in one process, with a ViT-B/16 of random weights at 224 px. A ratio is that of consecutive
+timings; passes are plain forward passes of our model. Maps are divided by their maximum before they are compared.
 """
 
 import sys
 import types
-from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,146 +26,118 @@ from vit.explain.heatmap import run_model
 from vit.explain.methods import heatmap_of
 
 TARGET = 7
-Call = Callable[[], Any]
-
-
-def randomised(model: torch.nn.Module) -> Any:
-    """Return the model in evaluation mode with changed parameters, so that none of them is 0 or 1."""
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data += 0.03 * torch.randn_like(parameter)
-    return model.eval()
 
 
 def of_timm() -> Any:
-    return randomised(timm.create_model("vit_base_patch16_224"))
+    model = timm.create_model("vit_base_patch16_224")
+    for block in model.blocks:
+        block.attn.fused_attn = False  # else no hook sees the attention
+    return model
 
 
-def patches(tokens: torch.Tensor) -> torch.Tensor:
-    """Reshape tokens (1, N, D) to (1, D, rows, cols)."""
+def spatial(tokens: torch.Tensor) -> torch.Tensor:
     return tokens[:, 1:].transpose(1, 2).unflatten(2, (14, 14))
 
 
-def fast_vit_rollout(pixels: torch.Tensor) -> tuple[Any, Call]:
+def fast_vit_rollout(model: Any, pixels: torch.Tensor) -> Any:
     from fast_vit_rollout import ViTAttentionRollout
 
-    model = of_timm()
-    for block in model.blocks:
-        block.attn.fused_attn = False
     rollout = ViTAttentionRollout(model, discard_ratio=0.0)
-    return model, lambda: rollout(pixels)[0, 0, 1:]
+    return lambda: rollout(pixels)[0, 0, 1:]
 
 
-def torchxai_rollout(pixels: torch.Tensor) -> tuple[Any, Call]:
+def torchxai(model: Any, pixels: torch.Tensor) -> Any:
     from torchxai.methods.attention_rollout import AttentionRollout
 
-    model = of_timm()
     rollout = AttentionRollout(model, head_fusion="mean", discard_ratio=0.0)
-    return model, lambda: rollout._compute_cam(pixels, None)
+    return lambda: torch.as_tensor(rollout._compute_cam(pixels, None))
 
 
-def torchxai_attribution(pixels: torch.Tensor) -> tuple[Any, Call]:
-    from torchxai.methods.transformer_attribution import TransformerAttribution
-
-    model = of_timm()
-    attribution = TransformerAttribution(model)
-    return model, lambda: attribution._compute_cam(pixels, TARGET)
-
-
-def grad_cam(pixels: torch.Tensor) -> tuple[Any, Call]:
+def grad_cam(model: Any, pixels: torch.Tensor) -> Any:
     from pytorch_grad_cam import GradCAM
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-    model = of_timm()
-    cam = GradCAM(model, [model.blocks[-1].norm1], reshape_transform=patches)
+    cam = GradCAM(model, [model.blocks[-1].norm1], reshape_transform=spatial)
 
     def run() -> torch.Tensor:
         cam(pixels, [ClassifierOutputTarget(TARGET)])
-        kept = cam.activations_and_grads
-        sides = (kept.activations[0].numpy(), kept.gradients[0].numpy())  # before the map is enlarged
-        return torch.from_numpy(cam.get_cam_image(pixels, None, None, *sides)).clamp(min=0)
+        sides = cam.activations_and_grads.activations[0].numpy(), cam.activations_and_grads.gradients[0].numpy()
+        return torch.as_tensor(cam.get_cam_image(pixels, None, None, *sides)).clamp(min=0)  # before it is enlarged
 
-    return model, run
-
-
-def torchcam_gradcam(pixels: torch.Tensor) -> tuple[Any, Call]:
-    from torchcam.methods import GradCAM
-
-    model = of_timm()
-    cam = GradCAM(model, model.blocks[-1].norm1, reshape_transform=patches)
-    return model, lambda: cam(TARGET, model(pixels), normalized=False)[0]
+    return run
 
 
-def torchcam_legrad(pixels: torch.Tensor) -> tuple[Any, Call]:
-    from torchcam.methods import LeGrad
+def torchcam(model: Any, pixels: torch.Tensor) -> Any:
+    from torchcam.methods import GradCAM, LeGrad
 
-    model = randomised(torchvision.models.vit_b_16())
-    cam = LeGrad(model, list(model.encoder.layers))
-    return model, lambda: cam(TARGET, model(pixels), normalized=False)[0]
+    if isinstance(model, torchvision.models.VisionTransformer):
+        cam = LeGrad(model, list(model.encoder.layers))
+    else:
+        cam = GradCAM(model, model.blocks[-1].norm1, reshape_transform=spatial)
+    return lambda: cam(TARGET, model(pixels), normalized=False)[0]
 
 
-def lxt_attnlrp(pixels: torch.Tensor) -> tuple[Any, Call]:
-    # Its package imports language models, which today's transformers lacks.
+def lxt(model: Any, pixels: torch.Tensor) -> Any:
+    # Its package imports what transformers 5 does not have, for language models.
     sys.modules["lxt.efficient.models"] = types.SimpleNamespace(get_default_map=None)  # type: ignore[assignment]
-    from lxt.efficient import patches as rules
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-    from transformers.models.vit.modeling_vit import eager_attention_forward
+    from lxt.efficient import patches
+    from transformers.models.vit import modeling_vit
 
-    config = transformers.ViTConfig(num_labels=1000)
-    model = randomised(transformers.ViTForImageClassification(config))
-    theirs = transformers.ViTForImageClassification(config).eval()
-    theirs.load_state_dict(model.state_dict())
-    ALL_ATTENTION_FUNCTIONS.register("lxt", rules.wrap_attention_forward(eager_attention_forward))
-    theirs.config._attn_implementation = "lxt"
-    for module in theirs.modules():
+    attend = patches.wrap_attention_forward(modeling_vit.eager_attention_forward)
+    modeling_vit.ALL_ATTENTION_FUNCTIONS.register("lxt", attend)
+    model.config._attn_implementation = "lxt"
+    for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
-            module.forward = partial(rules.layer_norm_forward, module)
+            module.forward = partial(patches.layer_norm_forward, module)
         elif "GELU" in type(module).__name__:
-            module.original_forward = module.forward
-            module.forward = partial(rules.non_linear_forward, module)
+            module.original_forward, module.forward = module.forward, partial(patches.non_linear_forward, module)
 
     def run() -> torch.Tensor:
-        embedded: list[torch.Tensor] = []
-        hook = theirs.vit.embeddings.register_forward_hook(lambda *call: embedded.append(call[2].requires_grad_()))
-        (gradient,) = torch.autograd.grad(theirs(pixels).logits[0, TARGET], embedded)
+        tokens: list[torch.Tensor] = []
+        hook = model.vit.embeddings.register_forward_hook(lambda *call: tokens.append(call[2]))
+        (gradient,) = torch.autograd.grad(model(pixels).logits[0, TARGET], tokens)
         hook.remove()
-        return (embedded[0] * gradient).sum(-1)[0, 1:].detach()
+        return (tokens[0] * gradient).sum(-1)[0, 1:].detach()
 
-    return model, run
-
-
-PEERS = [  # library, package, our method, peer; and whether both define the same map
-    ("fast-vit-rollout", "fast_vit_rollout", "rollout", fast_vit_rollout, True),
-    ("torchxai-explain", "torchxai", "rollout", torchxai_rollout, True),
-    ("torchcam", "torchcam", "gradcam", torchcam_gradcam, True),
-    ("grad-cam", "pytorch_grad_cam", "gradcam", grad_cam, True),
-    ("torchcam", "torchcam", "legrad", torchcam_legrad, True),
-    ("torchxai-explain", "torchxai", "relevance", torchxai_attribution, False),
-    ("lxt", "lxt", "attnlrp", lxt_attnlrp, True),
-]
+    return run
 
 
 def main() -> None:
     options = alternating.parser(__doc__).parse_args()
-    rounds = options.rounds or 15
     alternating.start(options.threads)
     pixels = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    for library, package, method, peer, same in PEERS:
-        if not find_spec(package):
-            print(f"{method}: {library} is missing: pip install {library}")
-            continue
-        model, theirs = peer(pixels)
+    of_transformers = partial(transformers.ViTForImageClassification, transformers.ViTConfig(num_labels=1000))
+    for method, peer, build in (
+        ("rollout", fast_vit_rollout, of_timm),
+        ("rollout", torchxai, of_timm),
+        ("gradcam", grad_cam, of_timm),
+        ("gradcam", torchcam, of_timm),
+        ("legrad", torchcam, torchvision.models.vit_b_16),
+        ("attnlrp", lxt, of_transformers),
+    ):
+        torch.manual_seed(0)
+        model = build().eval()
+        for parameter in model.parameters():  # none of them stays 0 or 1
+            parameter.data += 0.03 * torch.randn_like(parameter)
         checkpoint = checkpoint_from_module(model)
-        ours = lambda: heatmap_of(run_model(checkpoint, pixels, method, TARGET), method)  # noqa: B023, E731
-        maps = [map_.double().flatten() / map_.max() for map_ in (ours(), torch.as_tensor(theirs()))]
+        try:
+            theirs = peer(model, pixels)
+        except ModuleNotFoundError as error:
+            print(f"{method} of {peer.__name__} is skipped: {error}. See --help for what to install.")
+            continue
+        ours = partial(
+            lambda checkpoint, name: heatmap_of(run_model(checkpoint, pixels, name, TARGET), name), checkpoint
+        )
+        one, other = (map_.double().flatten() / map_.max() for map_ in (ours(method), theirs()))
         forward = torch.inference_mode()(partial(checkpoint.model, pixels))
-        times = alternating.times({"ours": ours, "theirs": theirs, "forward": forward}, rounds)
-        ratio, one, other = (
+        ways = {"ours": partial(ours, method), "theirs": theirs, "forward": forward}
+        times = alternating.times(ways, options.rounds or 15)
+        ratio, *passes = (
             alternating.spread(alternating.ratios(times[a], times[b]))
             for a, b in (("ours", "theirs"), ("ours", "forward"), ("theirs", "forward"))
         )
-        difference = f"{float((maps[0] - maps[1]).abs().max()):.1e}" if same else "defined differently"
-        print(f"{method:<10} {library:<17} ours/theirs {ratio}, in forwards {one} and {other}, difference {difference}")
+        print(f"{method} of {peer.__name__}: ours / theirs {ratio}; passes {' and '.join(passes)}", end="; ")
+        print(f"difference {float((one - other).abs().max()):.1e}", flush=True)
 
 
 if __name__ == "__main__":
