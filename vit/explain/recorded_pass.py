@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from vit import explain
@@ -25,7 +26,7 @@ class RecordedPass:
     Attributes:
         model: the model.
         pixels: (1, channels, height, width).
-        record: of the forward pass, and of the backward pass from the class if created by `of_class`.
+        given: the record, if it exists already; see `record`.
         target: class to explain; None without one, or for the predicted one.
         hook: replaces head outputs, see `relevance_record`.
         progress: called with the fraction that is done, by methods that need many passes.
@@ -33,7 +34,7 @@ class RecordedPass:
 
     model: VisionTransformer
     pixels: Tensor
-    record: GradientRecord
+    given: GradientRecord | None
     target: int | None = None
     hook: Hook | None = None
     progress: Progress = field(default=lambda share: None, compare=False)
@@ -57,15 +58,12 @@ class RecordedPass:
     @classmethod
     def forward_only(cls, model: VisionTransformer, pixels: Tensor, target: int | None = None) -> RecordedPass:
         """Return a pass for methods of a class that run their own; its forward pass runs when its record is read."""
-        recorded = cls(model, pixels, cast("GradientRecord", None), target)
-        del recorded.__dict__["record"]
-        return recorded
+        return cls(model, pixels, None, target)
 
-    def __getattr__(self, name: str) -> GradientRecord:
-        if name != "record" or "pixels" not in self.__dict__:
-            raise AttributeError(name)
-        self.__dict__["record"] = self.without_class(self.model, self.pixels).record
-        return self.record
+    @cached_property
+    def record(self) -> GradientRecord:
+        """Record of the forward pass, and of the backward pass from the class if created by `of_class`."""
+        return self.given or self.without_class(self.model, self.pixels, hook=self.hook).record
 
     @property
     def explained(self) -> int:
