@@ -24,6 +24,7 @@ from vit.data import datasets
 from vit.explain import head_statistics
 from vit.explain.classes import examples
 from vit.explain.features import features
+from vit.explain.gradcam import grad_cam
 from vit.explain.head_census import census
 from vit.explain.method_ranking import rank
 from vit.explain.methods import METHODS, method
@@ -102,7 +103,7 @@ def test_exported_heatmap_is_the_models_attention(
         ),
         (
             ["--method=gradcam", "--target=éléphant", "--block=0"],
-            lambda m, x: vit.relevance_record(m, x, 4).gradcam(0),
+            lambda m, x: grad_cam(m, x, 4, 0),
             {"target": {"index": 4, "label": "éléphant"}, "block": 0},
         ),
         (

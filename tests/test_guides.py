@@ -74,5 +74,5 @@ def test_example_method_is_in_the_table(monkeypatch: pytest.MonkeyPatch, build: 
     assert inspect.isfunction(build) and inspect.isfunction(pictures)
     exec(block, vars(methods) | {"Tensor": torch.Tensor, "RecordedPass": RecordedPass})
     recorded = RecordedPass.of_class(build(), pictures(32, 48, count=1), 3)
-    heatmap = methods.heatmap_of(recorded, "attention-gradcam")
+    heatmap = methods.heatmap_of(recorded, "attention-relevance")
     assert heatmap.shape == (4, 6) and bool((heatmap >= 0).all()) and heatmap.max() > 0

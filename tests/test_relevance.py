@@ -13,6 +13,7 @@ from torch import Tensor
 import vit.explain.relevance
 import vit.model.attention
 from vit.errors import UserError
+from vit.explain.gradcam import grad_cam
 from vit.explain.head_ablation import ablation_hook
 from vit.explain.maps import discard_weakest
 from vit.explain.relevance import GradientRecord, legrad, relevance_record
@@ -227,9 +228,11 @@ def test_gradcam_equals_its_definition(case: Case) -> None:
         weights = gradient[0, len(case.kept.prefix) :].mean(0)
         maps.append((x[0] * weights).sum(-1).relu().detach())
     for block, expected in enumerate(maps):
-        assert (case.kept.gradcam(block) - expected).abs().max() <= TOLERANCE * (1 + expected.max())
-    check(case.kept.gradcam(), maps[-1])
-    check(case.kept.gradcam("mean"), torch.stack(maps).mean(0))
+        assert (grad_cam(case.model, case.pixels, TARGET, block) - expected).abs().max() <= TOLERANCE * (
+            1 + expected.max()
+        )
+    check(grad_cam(case.model, case.pixels, TARGET), maps[-1])
+    check(grad_cam(case.model, case.pixels, TARGET, "mean"), torch.stack(maps).mean(0))
 
 
 def test_legrad_equals_its_definition(case: Case) -> None:
@@ -259,8 +262,8 @@ def test_other_classes_and_pictures_have_other_maps(case: Case) -> None:
         assert differ(kept.relevance(), case.kept.relevance())
         assert differ(kept.gradient_rollout(), case.kept.gradient_rollout())
         assert differ(kept.attention_gradient(), case.kept.attention_gradient())
-        assert differ(kept.gradcam("mean"), case.kept.gradcam("mean"))
-    assert differ(legrad(case.model, case.pixels, TARGET - 1), legrad(case.model, case.pixels, TARGET))
+    for method in (legrad, grad_cam):
+        assert differ(method(case.model, case.pixels, TARGET - 1), method(case.model, case.pixels, TARGET))
 
 
 # --- Pitfalls -----------------------------------------------------------------------------------------------------
@@ -344,7 +347,7 @@ def test_threads_that_share_a_model_do_not_interfere(build: Any, pictures: Any) 
 
     def ask(question: tuple[Tensor, int]) -> Tensor:
         recorded = relevance_record(model, *question)
-        return torch.stack([recorded.relevance(), recorded.gradcam("mean"), legrad(model, *question)])
+        return torch.stack([recorded.relevance(), grad_cam(model, *question, "mean"), legrad(model, *question)])
 
     expected = [ask(question) for question in questions]
     with ThreadPoolExecutor(4) as pool:
@@ -415,7 +418,7 @@ def test_model_without_classes_is_refused(build: Any, pictures: Any) -> None:
 
 def test_requests_without_an_answer_are_refused(build: Any, pictures: Any) -> None:
     model, pixels = build(), pictures(count=1)
-    for ask in (relevance_record, legrad):
+    for ask in (relevance_record, legrad, grad_cam):
         for target in (-1, 5):
             with pytest.raises(UserError, match=f"There is no class {target}: they run from 0 to 4"):
                 ask(model, pixels, target)
@@ -427,7 +430,7 @@ def test_requests_without_an_answer_are_refused(build: Any, pictures: Any) -> No
         lambda: recorded.relevance(start_block=2),
         lambda: recorded.attention_gradient(block=2),
         lambda: recorded.attention_gradient(head=2),
-        lambda: recorded.gradcam(2),
+        lambda: grad_cam(model, pixels, block=2),
         lambda: legrad(model, pixels, start_block=2),
     ):
         with pytest.raises(ValueError, match="There is no"):

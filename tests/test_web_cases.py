@@ -167,7 +167,7 @@ def test_chains(case: dict[str, Any], answer: dict[str, Any]) -> None:
     read, none = torch.tensor(start, dtype=torch.float32), torch.zeros(1)
     record = GradientRecord(
         logits=torch.zeros(1, 1), queries=ones, keys=ones, values=ones, gradients=ones, prefix=(), grid=(1, len(start)),
-        target=0, channel_maps=none, read=read, input_gradient=none,
+        target=0, read=read, input_gradient=none,
     )  # fmt: skip
     query = None if answer["token"] < 0 else answer["token"]
     direction, first = answer.get("direction", "from"), answer.get("first", 0)

@@ -17,6 +17,7 @@ from vit.explain.correspondence import matches
 from vit.explain.faithfulness import deletion, faithfulness, insertion
 from vit.explain.faithfulness_correlation import faithfulness_verdict, random_masks, removal_map, score_drops
 from vit.explain.features import Features, patch_features, pooled_features
+from vit.explain.gradcam import grad_cam
 from vit.explain.head_ablation import ablation_hook, head_means, importance
 from vit.explain.head_census import tally
 from vit.explain.logit_lens import logit_lens
@@ -59,8 +60,8 @@ def readings_of_a_record(model: Any, pixels: Any) -> Any:
 
 def relevance_and_legrad(model: Any, pixels: Any) -> Any:
     one = relevance_record(model, pixels[:1], 2)
-    maps = [one.relevance(), one.relevance(3), one.gradient_rollout(), one.attention_gradient(), one.gradcam()]
-    return [*maps, one.flow(1), legrad(model, pixels[:1], 2)]
+    maps = [one.relevance(), one.relevance(3), one.gradient_rollout(), one.attention_gradient()]
+    return [*maps, one.flow(1), grad_cam(model, pixels[:1], 2), legrad(model, pixels[:1], 2)]
 
 
 def every_method(model: Any, pixels: Any) -> Any:

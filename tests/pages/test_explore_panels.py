@@ -15,6 +15,7 @@ from pages.looking.panels import what_if
 from tests.pages.controls import control, run
 from tests.pages.drawings import html_elements
 from tests.pages.offered import payload, sent_to
+from vit.explain.gradcam import grad_cam
 from vit.explain.head_ablation import ablation_hook, head_means
 from vit.explain.methods import METHODS, heatmap_of, weights
 from vit.explain.occlusion import hide_patches
@@ -139,7 +140,7 @@ def test_two_classes_from_one_backbone_have_separate_maps(page: AppTest, checkpo
     for name in ("cifar10", "turned"):
         assert not run(page, checkpoint=name, view="relevance", method="gradcam", target="dog").error
         found = sent_to(page)["computed"]["values"]
-        numbers = RecordedPass.of_class(vit.load_checkpoint(name).model, pixels, 5).record.gradcam()
+        numbers = grad_cam(vit.load_checkpoint(name).model, pixels, 5)
         torch.testing.assert_close(torch.tensor(found), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 

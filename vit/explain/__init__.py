@@ -7,6 +7,7 @@ from vit.lazy import names_of
 if TYPE_CHECKING:
     from vit.checkpoints.input_sizes import enlarged_size, resized, size_near
     from vit.explain.faithfulness_correlation import removal_map
+    from vit.explain.gradcam import grad_cam
     from vit.explain.kriging import best_map
     from vit.explain.lrp import attnlrp
     from vit.explain.maps import geometric_mean

@@ -425,9 +425,10 @@ def legrad(
     "Grad-CAM",
     "Channels of the last block's tokens, weighted by the gradient of the class (Selvaraju et al. 2017).",
     of_tokens=False,
+    own_passes=True,
 )
 def gradcam(recorded: RecordedPass, query: Query, direction: Direction, *, block: int | Fusion = -1) -> Tensor:
-    """Compute Grad-CAM on the input tokens of a block's attention.
+    """Compute Grad-CAM on the input tokens of a block's attention. Runs its own passes.
 
     Args:
         query, direction: ignored; the method explains the class only.
@@ -439,9 +440,9 @@ def gradcam(recorded: RecordedPass, query: Query, direction: Direction, *, block
     Raises:
         ValueError: unknown block.
 
-    Source: Selvaraju et al. 2017, arXiv 1610.02391, see `GradientRecord.gradcam`.
+    Source: Selvaraju et al. 2017, arXiv 1610.02391, see `vit.explain.gradcam`.
     """
-    return recorded.record.gradcam(block)
+    return explain.grad_cam(recorded.model, recorded.pixels, recorded.target, block, recorded.hook)
 
 
 @method(

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.explain.gradcam import channel_map, gradcam
 from vit.explain.maps import checked_index, discard_weakest, fuse, select_head
 from vit.explain.record import AttentionRecord, read_by_head
 from vit.explain.settings import Direction, Fusion
@@ -36,7 +35,6 @@ class GradientRecord(AttentionRecord):
         target: class whose logit was differentiated.
         values: L tensors (H, N, K).
         gradients: L tensors (H, N, K): of the target's logit with respect to each head's output before the projection.
-        channel_maps: (L, N), for Grad-CAM, see `vit.explain.gradcam.channel_map`.
         read: (N,), weight of each token in the head's input, see `read_by_head`.
         input_gradient: (N,), norm of the gradient of the target's logit with respect to each patch's normalised pixels;
             0 for prefix tokens.
@@ -45,7 +43,6 @@ class GradientRecord(AttentionRecord):
     target: int
     values: tuple[Tensor, ...] = field(repr=False)
     gradients: tuple[Tensor, ...] = field(repr=False)
-    channel_maps: Tensor = field(repr=False)
     read: Tensor = field(repr=False)
     input_gradient: Tensor = field(repr=False)
 
@@ -127,10 +124,6 @@ class GradientRecord(AttentionRecord):
                 _add_product(weights, start, rows, flow, direction)
             maps.append(weights)
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
-
-    def gradcam(self, block: int | Fusion = -1) -> Tensor:
-        """Return the Grad-CAM map (N,) of one block, or of all blocks fused, see `vit.explain.gradcam`."""
-        return gradcam(self.channel_maps, block)
 
     def flow(self, block: int) -> Tensor:
         """Return the factor that `relevance` multiplies: the mean over heads of relu(dA * A), (N, N)."""
@@ -266,17 +259,16 @@ def relevance_record(
         check_target(model.config, target)
         (back,) = torch.autograd.grad(logits[0, target], last)
         blocks = []
-        prefix = len(model.config.prefix)
         while passed:  # from the last block to the first; frees each block's memory
             before, inputs, heads, after = passed.pop()
-            by_heads, by_tokens, back = torch.autograd.grad(after, (heads, inputs.tokens, before), back)
+            by_heads, back = torch.autograd.grad(after, (heads, before), back)
             q, k, v = (part.detach()[0].contiguous() for part in (inputs.q, inputs.k, inputs.v))
             g = torch.zeros_like(v)
             g[:, rows if len(passed) == model.config.depth - 1 else EVERY] = by_heads[0]
-            blocks.append((q, k, v, g, channel_map(inputs.tokens.detach()[0], by_tokens[0], prefix)))
+            blocks.append((q, k, v, g))
             del inputs, heads, after
         by_pixels = _input_gradient(model, pixels, back)
-    queries, keys, values, gradients, maps = zip(*reversed(blocks), strict=True)
+    queries, keys, values, gradients = zip(*reversed(blocks), strict=True)
     patch = model.config.patch_size
     pool_weights = None if pool_attention is None else pool_attention.detach()[0]
     return GradientRecord(
@@ -286,7 +278,6 @@ def relevance_record(
         keys=keys,
         values=values,
         gradients=gradients,
-        channel_maps=torch.stack(maps),
         prefix=model.config.prefix,
         grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
         pool_attention=pool_weights,
