@@ -99,11 +99,6 @@ def test_one_output_is_a_binary_classification(theirs: Callable[..., Path], pict
         evaluate_checkpoint(opened, "shapes")
 
 
-def test_regression_outputs_are_no_classes(theirs: Callable[..., Path]) -> None:
-    opened = vit.load_checkpoint(theirs(num_labels=2, problem_type="regression"))
-    assert opened.labels == () and "regression" in opened.assumed["labels"]
-
-
 @pytest.mark.parametrize("to", ["transformers", "timm"])
 def test_conversions_keep_multi_label(several: Checkpoint, to: str, tmp_path: Path) -> None:
     again = vit.load_checkpoint(convert(several, tmp_path / "converted", to))

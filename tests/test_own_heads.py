@@ -416,10 +416,12 @@ NAMED: dict[str, tuple[int, tuple[str, ...], str]] = {
     "to_latent": (64, (), "left_out"),
     "visual_projection": (64, (), "left_out"),
     "species": (5, (), "left_out"),
-    "age_regressor": (1, (), "labels"),
-    "value_head": (1, (), "labels"),
+    "age_regressor": (1, ("output 0",), "labels"),
+    "regression_head": (1, ("output 0",), "labels"),
+    "reg_head": (1, ("output 0",), "labels"),
+    "value_head": (1, ("output 0",), "labels"),
     "contrastive_head": (128, (), "left_out"),
-    "net.bbox_head": (4, (), "labels"),
+    "net.bbox_head": (4, tuple(f"output {number}" for number in range(4)), "labels"),
     "cls_token_head": (2, (), "left_out"),
     "fc_out": (2, ("class 0", "class 1"), "head"),
     "1": (2, ("class 0", "class 1"), "head"),
@@ -435,3 +437,4 @@ def test_name_of_a_lone_layer_tells_whether_its_outputs_are_classes(name: str, t
     )
     assert opened.labels == labels and f"`{name}`" in opened.assumed[field]
     assert (opened.config.num_classes == 0) is (field == "left_out") and "outputs" not in opened.assumed
+    assert opened.estimates is (field == "labels")

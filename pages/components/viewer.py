@@ -30,7 +30,7 @@ class Occlusion(TypedDict):
 
     Attributes:
         target: label of the class.
-        before: its probability without replacement.
+        before: its probability without replacement, or its value if it is one of `numbers` without probabilities.
         after: (P,), its probability with each patch replaced.
         answers: (P,), the new most probable class, "" where it does not change.
     """
@@ -39,19 +39,20 @@ class Occlusion(TypedDict):
     before: float
     after: Sequence[float]
     answers: Sequence[str]
+    numbers: bool
 
 
 class Answers(TypedDict):
     """The most probable classes.
 
     Attributes:
-        bars: label and probability, 0 to 1, most probable first.
+        bars: label and probability, 0 to 1, most probable first; or label, 0 and the text of a number.
         target, against: labels of the explained class, and of the one that it is compared with; "" for none.
         says: the answer in a few words, for presentations.
         note: text below.
     """
 
-    bars: Sequence[tuple[str, float]]
+    bars: Sequence[tuple[str, float] | tuple[str, float, str]]
     target: str
     against: str
     says: str
@@ -64,7 +65,7 @@ class Ablation(TypedDict):
     Attributes:
         hidden: the hidden patches. While the browser's selection has others, the viewer shows nothing.
         target: label of the class.
-        before, after: its probability without and with the changes.
+        before, after: its probability without and with the changes, or its value, see `Occlusion`.
         answer: the new most probable class, "" if it does not change.
     """
 
@@ -73,6 +74,7 @@ class Ablation(TypedDict):
     before: float
     after: float
     answer: str
+    numbers: bool
 
 
 @dataclass

@@ -37,12 +37,14 @@ class MaskDrops(NamedTuple):
         drops: float64 (M,), see `vit.explain.faithfulness_correlation.score_drops`.
         ceiling: highest correlation that a map can reach, updated whenever the number of masks doubles.
         complete: all masks are measured.
+        decidable: they change the score enough to judge maps.
     """
 
     masks: Tensor
     drops: Tensor
     ceiling: float
     complete: bool
+    decidable: bool
 
 
 @dataclass
@@ -80,7 +82,9 @@ def measured(example: Example, target: int) -> MaskDrops | None:
     doubled = 1 << (len(drops).bit_length() - 1)  # the ceiling is slow to compute, so only at powers of two
     if doubled not in growing.ceilings:
         growing.ceilings[doubled] = faithfulness_correlation.removal(masks[:doubled], drops[:doubled]).ceiling
-    return MaskDrops(masks, drops, growing.ceilings[doubled], len(drops) >= most(example))
+    output = float(example.explanation.record.logits[0, target]) if example.checkpoint.estimates else None
+    decidable = faithfulness_correlation.masks_are_informative(drops, output)
+    return MaskDrops(masks, drops, growing.ceilings[doubled], len(drops) >= most(example), decidable)
 
 
 def expected(example: Example) -> float:

@@ -51,11 +51,11 @@ def write_card(
             lines += ["metrics:", "  - accuracy"]
     else:
         lines = metadata.splitlines()
-    size = " x ".join(map(str, config.image_size))
+    size, what = " x ".join(map(str, config.image_size)), "estimated numbers" if config.regression else "classes"
     lines = ["---", *lines, "---", "", f"# {name}", ""]
     lines.append(
         f"A Vision Transformer for pictures of {size} px in patches of {config.patch_size} px: {config.depth} blocks, "
-        f"width {config.dim}, {config.heads} heads, {facts.get('params', 0):,} parameters, {len(labels)} classes."
+        f"width {config.dim}, {config.heads} heads, {facts.get('params', 0):,} parameters, {len(labels)} {what}."
     )
     stated = set(_MEASURED) | {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
     others = {key: value for key, value in facts.items() if key not in stated}

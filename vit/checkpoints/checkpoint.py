@@ -58,7 +58,7 @@ class Checkpoint:
         name: of its folder or file.
         model: in evaluation mode, on the CPU, computing in float32. Matrices of large models stay in half precision if
             the file stores them so.
-        labels: one name per class.
+        labels: one name per class, or per number that the model estimates.
         assumed: each setting that no file states -> why it has its value; shown to people.
         card: text of README.md, "" without one.
         facts: recorded facts about the training: accuracy, data, recipe, hardware, time, params, ...
@@ -84,6 +84,11 @@ class Checkpoint:
         """Number of parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
+    @property
+    def estimates(self) -> bool:
+        """Whether the outputs, which `labels` names, are numbers without probabilities instead of classes."""
+        return self.model.activation == "none"
+
     @cached_property
     def identity(self) -> str:
         """Return a hash of everything that results depend on: weights, config, preprocessing and classes.
@@ -100,7 +105,7 @@ class Checkpoint:
     @cached_property
     def body(self) -> str:
         """Return a hash of all that the features before the head depend on; independent of the classes."""
-        parts = self.hash, replace(self.config, num_classes=0, multi_label=False), self.preprocess
+        parts = self.hash, replace(self.config, num_classes=0, multi_label=False, regression=False), self.preprocess
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def with_classes(self, custom: CustomClasses) -> Self:
@@ -132,7 +137,7 @@ class CheckpointInfo:
     Attributes:
         params: number of parameters.
         size: of all weights files together [bytes].
-        labels: number of classes.
+        labels: number of classes; 0 if the outputs are no classes.
         problem: why it cannot be opened, "" if no problem is known.
         family: name of the family that its tensor names match.
         choices: possible numbers of attention heads, if nothing else is missing.

@@ -21,7 +21,7 @@ class CustomClasses:
         head: maps pooled features (B, D) to logits (B, C); in evaluation mode.
         source: where the classes come from, as a sentence.
         activation: "softmax" if the probabilities of all classes sum to 1, "sigmoid" if each class has an independent
-            probability (SigLIP), "none" if logits are similarities, -1 to 1.
+            probability (SigLIP), "cosine" if logits are similarities, -1 to 1, "none" if they are other numbers.
         accuracy: cross-validated share of the labelled examples that are classified correctly; None without examples.
         interval: 95% confidence interval of the accuracy.
         facts: how the classes were made, for the model card.

@@ -28,7 +28,6 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import clip, torchvision
-from vit.checkpoints.families.classification_heads import purpose
 from vit.checkpoints.families.tensor_shapes import Tensors
 from vit.checkpoints.families.timm_preprocess import with_arguments
 from vit.checkpoints.fingerprint import check_fingerprint
@@ -42,6 +41,7 @@ from vit.checkpoints.recognition import ParsedCheckpoint
 from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
 from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.out_of_memory import describe_failure, is_out_of_memory
 from vit.paths import split_part
@@ -78,6 +78,7 @@ def summarise(path: Path) -> CheckpointInfo:
             reading = recognition.read(whole.tensors, document, ours, name=_names_of(source), part=source.part)
             params = sum(tensor.numel() for tensor in reading.tensors.values())
             labels, family = len(read_labels(document, reading, whole.beside)[0]), reading.family.name
+            labels = 0 if reading.config.regression else labels
     except UnknownHeads as error:
         problem, choices = str(error), error.choices
         return CheckpointInfo(path.name, path, params, size, labels, facts, problem, choices=choices, others=others)
@@ -273,7 +274,7 @@ def _stated_facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
 def read_labels(
     document: Mapping[str, Any] | None, reading: ParsedCheckpoint, beside: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[tuple[str, ...], str]:
-    """Return one name per class, and their origin if no file states them; no names if the outputs are not classes."""
+    """Return one name per class or number, and their origin if no file states them; no names of mere features."""
     config = reading.config
     count = config.num_classes
     stated = reading.family.stated_labels(document or {})
@@ -295,20 +296,24 @@ def read_labels(
         return tuple(map(str, labels)), ""
     if not count:
         return (), ""
-    if (document or {}).get("problem_type") == "regression":
-        return (), "config.json states regression: the outputs are estimated numbers, not classes."
-    if reading.head and purpose(reading.head) == "numbers":
-        return (), f"By its name `{brief(reading.head)}` estimates numbers: the outputs are not classes."
     if projects:
         return (), "The head is CLIP's projection to the space that pictures share with texts, so it has no classes."
     names = beside.get("classes", ())
     if len(names) == count and all(len(name) <= MAX_LABEL for name in names):
         return tuple(names), ""
+    if config.regression:
+        who = f"By its name `{brief(reading.head)}`" if reading.head else "config.json says that it"
+        return numbered(config), f"{who} estimates numbers, not classes."
     unused = f" The {len(names):,} names beside the weights are not used, as the head has {count:,}." if names else ""
     if count == IMAGENET_CLASSES:
         why = "The file names no classes; there are 1000, so ImageNet-1k's names are used, in their usual order."
         return torchvision.imagenet_labels(), why + unused
-    return tuple(f"class {i}" for i in range(count)), f"The file names no classes, so they are numbered.{unused}"
+    return numbered(config), f"The file names no classes, so they are numbered.{unused}"
+
+
+def numbered(config: ViTConfig) -> tuple[str, ...]:
+    """Return names for outputs that nobody has named."""
+    return tuple(f"{'output' if config.regression else 'class'} {i}" for i in range(config.num_classes))
 
 
 def read_preprocess(

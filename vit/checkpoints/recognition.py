@@ -134,8 +134,10 @@ def read(
     pool = adjusted.pop("pool", None)
     from_shapes = infer(reshaped, prefix, grid, from_config.get("pool", pool)) | adjusted
     _check_agreement(family, from_config, from_shapes, heads)
-    if from_shapes["num_classes"] and document.get("problem_type") == "multi_label_classification":
-        from_shapes["multi_label"] = True
+    kind, estimates = document.get("problem_type"), purpose(model.selection.head_name) == "numbers"
+    if from_shapes["num_classes"]:
+        from_shapes["multi_label"] = kind == "multi_label_classification"
+        from_shapes["regression"] = kind == "regression" or estimates
     values, assumed = _merge(model, from_shapes, from_config, heads, known_model, name)
     if grid is None and not family.square and "rope" not in from_config:
         patches = reshaped["pos_embed"].shape[1]
@@ -144,8 +146,7 @@ def read(
                 f"The file does not state the size of its pictures: {patches} patches may be {grids}; the first is "
                 "taken."
             )
-    estimates = purpose(model.selection.head_name) == "numbers"
-    if from_shapes["num_classes"] == 1 and "multi_label" not in from_shapes and not estimates:
+    if from_shapes["num_classes"] == 1 and not (from_shapes["multi_label"] or from_shapes["regression"]):
         model.remarks["outputs"] = ONE_OUTPUT
     return ParsedCheckpoint(
         family,

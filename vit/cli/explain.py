@@ -32,6 +32,7 @@ from vit.model.config import ViTConfig
 from vit.progress import tqdm
 from vit.view.map_view import method_facts
 from vit.view.overlay import overlay
+from vit.view.prediction import written
 
 
 def run_classify(options: argparse.Namespace) -> None:
@@ -51,19 +52,18 @@ def run_classify(options: argparse.Namespace) -> None:
             continue
         with torch.inference_mode():
             logits = checkpoint.model(pixels).logits[0]
-        top = checkpoint.model.probabilities(logits).topk(min(max(options.top, 1), len(logits)))
-        predictions = [
-            {"label": checkpoint.labels[i], "probability": p}
-            for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
-        ]
-        ranked = [(one["label"], one["probability"]) for one in predictions]
+        values = checkpoint.model.probabilities(logits)
+        order = range(len(values)) if checkpoint.estimates else values.argsort(descending=True).tolist()
+        ranked = [(checkpoint.labels[i], float(values[i])) for i in order[: max(options.top, 1)]]
+        value = "value" if checkpoint.estimates else "probability"
+        predictions = [{"label": label, value: number} for label, number in ranked]
         sure = abstention.is_sure(float(logits.max()), checkpoint.facts)
         results.append({"image": str(path), "predictions": predictions} | ({} if sure is None else {"sure": sure}))
         if not options.json:
             print(path)
             if sure is False:
                 print(f"  {abstention.perhaps(ranked)}. This model knows {len(checkpoint.labels):,} things.")
-            _print_predictions(ranked)
+            _print_predictions(ranked, checkpoint)
     if options.json:
         facts: dict[str, Any] = facts_of(checkpoint) | {"size": preprocess.size}
         if checkpoint.custom_classes:
@@ -73,9 +73,10 @@ def run_classify(options: argparse.Namespace) -> None:
         raise InvalidImage("\n".join(problems))
 
 
-def _print_predictions(ranked: Sequence[tuple[str, float]]) -> None:
-    for label, probability in ranked:
-        print(f"  {probability:7.2%}  {label:<24} {'█' * round(probability * 30)}")
+def _print_predictions(ranked: Sequence[tuple[str, float]], checkpoint: Checkpoint) -> None:
+    for label, value in ranked:
+        bar = "" if checkpoint.estimates else "█" * round(value * 30)
+        print(f"  {written(checkpoint, value, '.2%'):>7}  {label:<24} {bar}")
 
 
 def run_explain(options: argparse.Namespace) -> None:

@@ -31,21 +31,24 @@ class Curve(NamedTuple):
     Attributes:
         shares: fractions of pixels removed or added, 0 to 1.
         probabilities: one per fraction.
+        numbers: they are an output without probabilities, in any unit.
     """
 
     shares: tuple[float, ...]
     probabilities: tuple[float, ...]
+    numbers: bool = False
 
     @property
     def area(self) -> float:
-        """Area under the curve, 0 to 1."""
+        """Area under the curve, 0 to 1 for probabilities."""
         return float(torch.trapezoid(torch.tensor(self.probabilities), torch.tensor(self.shares)))
 
     @property
     def is_informative(self) -> bool:
         """Whether the ends of the curve differ by more than a fifth. If not, the area says little about the map."""
-        ends = sorted((self.probabilities[0], self.probabilities[-1]))
-        return ends[0] < (1 - MIN_CURVE_GAP) * ends[1]
+        ends, values = sorted((self.probabilities[0], self.probabilities[-1])), self.probabilities
+        largest = max(values) - min(values) if self.numbers else ends[1]  # the zero of a number has no meaning
+        return ends[1] - ends[0] > MIN_CURVE_GAP * largest
 
 
 # --- SaCo -----------------------------------------------------------------------------------------------------
@@ -196,7 +199,7 @@ def _curve(model: VisionTransformer, before: Tensor, after: Tensor, target: int,
     group = groups(heatmap, (before.shape[2], before.shape[3]), steps)[0].to(before.device)
     pictures = (torch.where(group < step, after, before) for step in range(steps + 1))
     values = probabilities(model, pictures, target)
-    return Curve(tuple(step / steps for step in range(steps + 1)), tuple(values.tolist()))
+    return Curve(tuple(step / steps for step in range(steps + 1)), tuple(values.tolist()), model.activation == "none")
 
 
 @torch.inference_mode()
@@ -208,7 +211,7 @@ def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: 
         target: index of the class.
 
     Returns:
-        (n,), 0 to 1, on the CPU.
+        (n,), 0 to 1, or numbers if the model has no probabilities; on the CPU.
     """
     remaining = iter(pictures)
     first = next(remaining)

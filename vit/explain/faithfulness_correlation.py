@@ -33,6 +33,7 @@ REMOVAL_MASKS = 256  # masks for the method `removal`
 FITTED = -1  # seed of the masks that maps are fitted to; those that judge maps have seeds from 0 on
 HELD_OUT = 1  # seed of the masks that judge maps of several pictures
 _MIN_DROP = 0.01  # minimum change of the log-probability by some mask for a verdict
+_ROUNDING = 1e-4  # minimum change of a number without a known unit, relative to it; a hundred times float32's errors
 _ROUNDED_PRODUCTS = 5e9  # multiply-adds of a pass from which bfloat16 is worthwhile
 _COMPARED = 8  # drops that are compared between float32 and bfloat16
 # Minimum correlation r of these drops for bfloat16. Rounding is noise that is independent of the map: it raises the
@@ -75,7 +76,7 @@ def score_drops(
     hook: Hook | None = None,
     progress: Progress = lambda share: None,
 ) -> Tensor:
-    """Measure how far the class's log-probability drops under each mask.
+    """Measure how far the class's log-probability, or a number without probabilities, drops under each mask.
 
     Large models run in bfloat16 if the processor supports it and eight drops correlate with those in float32 by 0.98.
     For the shipped checkpoint this changes a map's correlation by at most 0.01, while 256 masks estimate it with an
@@ -95,7 +96,7 @@ def score_drops(
         return torch.zeros(0, dtype=torch.float64)
     masks = masks.to(pixels.device)
     with onednn():
-        if hook is None and _agrees_in_bfloat16(model, pixels, target):
+        if hook is None and model.activation != "none" and _agrees_in_bfloat16(model, pixels, target):
             drops = _drops(model, pixels, target, masks, None, progress, bfloat16=True)
             if drops.abs().max() >= _LEAST_ROUNDED:
                 return drops
@@ -160,9 +161,14 @@ def seconds(model: VisionTransformer, size: Size, count: int) -> float:
     return pass_seconds(model, size, 1 + count)
 
 
-def masks_are_informative(drops: Tensor) -> bool:
-    """Whether the masks change the class's score enough to judge maps."""
-    return bool(len(drops) and drops.abs().max() >= _MIN_DROP)
+def masks_are_informative(drops: Tensor, output: float | None = None) -> bool:
+    """Whether the masks change the class's score enough to judge maps.
+
+    Args:
+        output: the unmasked score if it is a number without probabilities, whose unit is not known; else None.
+    """
+    least = _MIN_DROP if output is None else max(_ROUNDING * abs(output), 1e-30)
+    return bool(len(drops) and drops.abs().max() >= least)
 
 
 def _log_probability(model: VisionTransformer, logits: Tensor, target: int) -> Tensor:

@@ -57,7 +57,7 @@ def grad_cam(
         for step in steps[first:]:
             x = step(x)
         logits = model.classify(x if hook is None else x[:, model.read])
-        target = int(logits[0].argmax()) if target is None else target
+        target = model.default_target(logits[0]) if target is None else target
         check_target(model.config, target)
         explained = tokens[first:] if isinstance(block, str) else [tokens[first]]
         gradients = torch.autograd.grad(logits[0, target], explained)

@@ -123,7 +123,7 @@ def with_difference(checkpoint: Checkpoint, pixels: Tensor, target: str | int | 
         return checkpoint  # which `run_model` refuses
     if target is None:
         with torch.inference_mode():
-            target = int(checkpoint.model(pixels).logits[0].argmax())
+            target = checkpoint.model.default_target(checkpoint.model(pixels).logits[0])
     pair = [find_class(one, checkpoint.labels) if isinstance(one, str) else one for one in (target, against)]
     return checkpoint.with_classes(class_from_difference(checkpoint, *pair))
 

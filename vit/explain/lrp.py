@@ -67,7 +67,7 @@ def attnlrp(
             for step in steps[block:]:
                 x = step(x)
             logits = model.classify(x if hook is None else x[:, model.read])
-        target = int(logits[0].argmax()) if target is None else target
+        target = model.default_target(logits[0]) if target is None else target
         check_target(model.config, target)
         (gradient,) = torch.autograd.grad(logits[0, target], tokens)
         return (tokens.detach() * gradient)[0].sum(-1)

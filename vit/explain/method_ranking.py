@@ -73,7 +73,8 @@ def rank(
         InvalidDataset: the dataset cannot be read, or its classes do not match, see `match_classes`.
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit)
-    match_classes(dataset.classes, checkpoint.labels, checkpoint.name, dataset.folders)  # raises if the classes differ
+    if not checkpoint.estimates:  # else the first output is explained, whatever the pictures show
+        match_classes(dataset.classes, checkpoint.labels, checkpoint.name, dataset.folders)  # raises if they differ
     device = torch.device("cpu")
     count, normalise = min(limit, len(dataset.test.labels)), Normalise(checkpoint.preprocess, device)
     scores = []

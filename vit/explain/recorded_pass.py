@@ -68,7 +68,7 @@ class RecordedPass:
     @property
     def explained(self) -> int:
         """The class to explain: the target, or the predicted one."""
-        return int(self.record.logits[0].argmax()) if self.target is None else self.target
+        return self.model.default_target(self.record.logits[0]) if self.target is None else self.target
 
     def heatmap(self, numbers: Tensor) -> Tensor:
         """Return the numbers of the patches (rows, cols) among those of the tokens (N,)."""

@@ -234,6 +234,8 @@ def relevance_record(
 ) -> GradientRecord:
     """Run one picture (1, channels, height, width) forward through the model, and backward from one class.
 
+    An output without probabilities is scaled so that its gradient by the head's input has a norm of 1.
+
     The model is not modified: no hooks are registered and no parameter gets a gradient, so several threads can share
     one model. It computes in evaluation mode.
 
@@ -255,9 +257,13 @@ def relevance_record(
         last = passed[-1].after.detach().requires_grad_()
         features, pool_attention = model.pool_features(last if rows == model.read else last[:, model.read])
         logits = model.head(features)
-        target = int(logits[0].argmax()) if target is None else target
+        target = model.default_target(logits[0]) if target is None else target
         check_target(model.config, target)
-        (back,) = torch.autograd.grad(logits[0, target], last)
+        output = logits[0, target]
+        if model.activation == "none":  # relevance multiplies gradients, so the output's unit would change the map
+            (slope,) = torch.autograd.grad(output, features, retain_graph=True)
+            output = output / slope.norm().clamp_min(1e-30)
+        (back,) = torch.autograd.grad(output, last)
         blocks = []
         while passed:  # from the last block to the first; frees each block's memory
             before, inputs, heads, after = passed.pop()
@@ -321,7 +327,7 @@ def legrad(
         blocks: Iterable[BlockPass] = _pass_blocks(model, pixels, hook, every=True)
         if target is None:
             blocks = list(blocks)
-            target = int(model.classify(blocks[-1].after[:, model.read])[0].argmax())
+            target = model.default_target(model.classify(blocks[-1].after[:, model.read])[0])
         check_target(model.config, target)
         maps = []
         for block, (_, inputs, heads, after) in enumerate(blocks):

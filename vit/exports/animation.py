@@ -28,6 +28,7 @@ from vit.view.explanation import Explanation
 from vit.view.map_view import MapView, shared_top, weights
 from vit.view.overlay import Heatmap, scaled, window
 from vit.view.payload import unpack
+from vit.view.prediction import written
 from vit.view.selection import Selection
 from vit.view.stored_record import record_of
 
@@ -182,7 +183,8 @@ def over_frames(
             token = selection.token if asks else None
             view = MapView.of_method(subject, method, name, token, selection.direction, selection)
             if target is not None and against is None:
-                label += f": {name} {float(checkpoint.model.probabilities(attention.logits[0])[target]):.0%}"
+                value = float(checkpoint.model.probabilities(attention.logits[0])[target])
+                label += f": {name} {written(checkpoint, value, '.0%')}"
         picture, box = _fit_picture(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[index + 1] if index + 1 < len(frames) else frames[index] + 1
         duration = (frame.duration or FRAME) * (following - frames[index])

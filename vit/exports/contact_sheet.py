@@ -63,8 +63,8 @@ class PictureResult(NamedTuple):
     """Prediction and map of a picture.
 
     Attributes:
-        label: the most probable class; "" for a model without classes.
-        confidence: its probability, 0 to 1; None without classes.
+        label: the most probable class, or the first of a model's estimated numbers; "" without classes.
+        confidence: its probability, 0 to 1, or the number; None without classes.
         entropy: normalised entropy of the output's attention in the last block, averaged over heads: 0 for one token,
             1 for uniform.
         thumbnail: JPEG of the model's input with the map.

@@ -44,7 +44,8 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
     if explanation.predictions:
         label, probability = explanation.predictions[0]
         sure = is_sure(explanation.logit, checkpoint.facts)
-        parts.append(f"predicted {qualified(label, sure)}, {probability:.1%}")
+        said = f"predicted {qualified(label, sure)}, {probability:.1%}"
+        parts.append("".join(answer(checkpoint, explanation)).removesuffix(".") if checkpoint.estimates else said)
     return ". ".join(part[:1].upper() + part[1:] for part in parts if part) + "."
 
 

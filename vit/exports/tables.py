@@ -59,10 +59,11 @@ def heads_table(by_name: Mapping[str, Statistic]) -> list[Row]:
     return rows
 
 
-def layers_table(reading: Lens, labels: Sequence[str]) -> list[Row]:
+def layers_table(reading: Lens, labels: Sequence[str], estimates: bool = False) -> list[Row]:
     """Return a row for each block, from 0, and class, with the class's probability after the block."""
+    of, value = ("output", "value") if estimates else ("class", "probability")
     return [
-        {"block": block, "class": label, "probability": probability}
+        {"block": block, of: label, value: probability}
         for block, answer in enumerate(reading.answers.tolist())
         for label, probability in zip(labels, answer, strict=True)
     ]
@@ -88,15 +89,15 @@ def maps_table(left: Tensor, right: Tensor, difference: Tensor) -> list[Row]:
     ]
 
 
-def sheet_table(results: Sequence[EvaluatedPicture]) -> list[Row]:
-    """Return a row for each picture, in the order of the sheet."""
+def sheet_table(results: Sequence[EvaluatedPicture], estimates: bool = False) -> list[Row]:
+    """Return a row for each picture, in the order of the sheet; see `layers_table`."""
     return [
         {
             "picture": one.picture.name,
             "sha256": one.picture.digest,
             "truth": one.picture.truth or None,
-            "prediction": one.result.label or None,
-            "confidence": one.result.confidence,
+            "output" if estimates else "prediction": one.result.label or None,
+            "value" if estimates else "confidence": one.result.confidence,
             "sure": one.result.sure,
             "right": one.correct,
             "spread": one.result.entropy,

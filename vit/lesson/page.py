@@ -151,7 +151,7 @@ def _unsuited(checkpoint: Checkpoint) -> str:
     if not checkpoint.labels or checkpoint.custom_classes is not None:
         return "it has no classes of its own"
     if checkpoint.model.activation != "softmax":
-        return "it has an independent probability per class"
+        return "the probabilities of its outputs do not sum to 1"
     if checkpoint.preprocess.rectangle:
         return "its preprocessing resizes to an aspect ratio other than the input's"
     if checkpoint.preprocess.interpolation == "nearest":

@@ -68,7 +68,7 @@ def _square(size: Any) -> Any:
 # of older checkpoints stay the same.
 _OMITTED_AT_DEFAULT = dict(
     rope_places="centred", rope_grid=None, post_norm=False, attn_norm=False, mlp_norm=False, pool_heads=0,
-    pool_mlp_dim=0, multi_label=False, position_bias=None,
+    pool_mlp_dim=0, multi_label=False, regression=False, position_bias=None,
 )  # fmt: skip
 
 
@@ -82,6 +82,7 @@ class ViTConfig:
         channels: 1 (grey) or 3 (colour).
         num_classes: 0 for no head.
         multi_label: several classes may apply at once: each probability is the sigmoid of its own logit.
+        regression: the outputs are numbers without probabilities, in a unit that is not known.
         prefix: names of the tokens before the patches, in order: "cls", "dist", "reg1", ...
         activation: "gelu" is exact, "gelu_tanh" its tanh approximation, "quick_gelu" x * sigmoid(1.702 x).
         gated_mlp: the MLP's first layer has an activated gate that multiplies its output (SwiGLU).
@@ -121,6 +122,7 @@ class ViTConfig:
     channels: Literal[1, 3] = 3
     num_classes: int = Field(1000, ge=0, le=100_000)
     multi_label: bool = False
+    regression: bool = False
     dim: int = Field(768, ge=1, le=8192)
     depth: int = Field(12, ge=1, le=MAX_DEPTH)
     heads: int = Field(12, ge=1, le=256)

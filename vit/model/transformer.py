@@ -132,7 +132,8 @@ class VisionTransformer(nn.Module):
         self.config = config
         # The softmax of a single logit is always 1, so one output means a binary question. transformers' pipeline does
         # the same.
-        self.activation = "sigmoid" if config.multi_label or config.num_classes == 1 else "softmax"
+        independent = config.multi_label or config.num_classes == 1
+        self.activation = "none" if config.regression else "sigmoid" if independent else "softmax"
         dim, rows, cols = config.dim, *config.grid
         self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size, bias=config.patch_bias)
         self.prefix_tokens = nn.Parameter(torch.zeros(1, len(config.prefix), dim))
@@ -309,17 +310,22 @@ class VisionTransformer(nn.Module):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Map logits (..., C) to probabilities (..., C), 0 to 1.
 
-        They sum to 1 (softmax) or are independent (sigmoid). Similarities are clamped to 0 to 1.
+        They sum to 1 (softmax) or are independent (sigmoid). Similarities are clamped to 0 to 1. Numbers that are no
+        probabilities are returned unchanged.
         """
-        if self.activation == "none":
-            return logits.clamp(0, 1)
+        if self.activation in ("none", "cosine"):
+            return logits.clamp(0, 1) if self.activation == "cosine" else logits
         return logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(-1)
 
     def log_scores(self, logits: Tensor) -> Tensor:
-        """Map logits (..., C) to log-probabilities (..., C). Similarities are returned unchanged."""
-        if self.activation == "none":
+        """Map logits (..., C) to log-probabilities (..., C). Similarities and other numbers are returned unchanged."""
+        if self.activation in ("none", "cosine"):
             return logits
         return F.logsigmoid(logits) if self.activation == "sigmoid" else F.log_softmax(logits, dim=-1)
+
+    def default_target(self, logits: Tensor) -> int:
+        """Return the index of the most probable class of one picture (C,); 0 if the outputs are no probabilities."""
+        return 0 if self.activation == "none" else int(logits.argmax())
 
     def single_token_inputs(self, tokens: Tensor) -> Tensor:
         """Build inputs for `classify` and `pool_features` from single tokens.
@@ -341,7 +347,7 @@ class VisionTransformer(nn.Module):
         """
         model = copy.copy(self)
         model._modules = {**self._modules, "head": head.eval()}
-        model.config = replace(self.config, num_classes=classes, multi_label=False)
+        model.config = replace(self.config, num_classes=classes, multi_label=False, regression=False)
         model.activation = activation
         return model
 

@@ -35,8 +35,9 @@ class Explanation:
         input_image: the model's input, not normalised.
         geometry: position of the input in the original picture.
         record: attention on demand.
-        probabilities: of every output, in the model's order, also for a model without labels.
-        predictions: every class, most probable first; empty for a model without labels.
+        probabilities: of every output, in the model's order, also for a model without labels; numbers if it estimates
+            some, see `Checkpoint.estimates`.
+        predictions: every class, most probable first, or every number in the model's order; empty without labels.
         logit: the largest one, see `vit.checkpoints.abstention`.
         payload: data for the viewer, see `vit.view.payload`.
     """
@@ -128,13 +129,15 @@ def with_predictions(explanation: Explanation, checkpoint: Checkpoint) -> Explan
 def _answer(
     checkpoint: Checkpoint, recorded: AttentionRecord
 ) -> tuple[tuple[float, ...], tuple[Prediction, ...], float]:
-    """Return all probabilities, the labels by descending probability (none without labels), and the largest logit."""
+    """Return all probabilities or numbers, the labels with theirs (none without labels), and the largest logit.
+
+    Labels come by descending probability, those of numbers in the model's order.
+    """
     logits = recorded.logits[0]
     probabilities = checkpoint.model.probabilities(logits)
-    order = probabilities.sort(descending=True)
-    ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
-    predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
-    return tuple(probabilities.tolist()), predictions, float(logits.max())
+    values, ranked = tuple(probabilities.tolist()), probabilities.argsort(descending=True).tolist()
+    order = range(len(checkpoint.labels)) if checkpoint.estimates or not checkpoint.labels else ranked
+    return values, tuple(Prediction(checkpoint.labels[i], values[i]) for i in order), float(logits.max())
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------

@@ -85,6 +85,11 @@ class Model(NamedTuple):
         """Always None: a stored view uses the checkpoint's own classes."""
 
     @property
+    def estimates(self) -> bool:
+        """Always False: the shipped checkpoint has classes."""
+        return False
+
+    @property
     def preprocess(self) -> Input:
         """Preprocessing at the model's own input size."""
         height, width = self.config.image_size

@@ -67,7 +67,8 @@ class MapSource:
             raise UserError(f"{method!r} is not a class-specific method.")
         if not self.labels:
             raise InvalidCheckpoint(f"There are no classes here, so {method} has nothing to explain.")
-        index = int(self.record.logits.argmax()) if target is None else target
+        assert self._model is not None, "a model with classes"
+        index = self._model.default_target(self.record.logits[0]) if target is None else target
         index = find_class(index, self.labels) if isinstance(index, str) else index
         if not 0 <= index < len(self.labels):
             raise UserError(f"There is no class {index}: they run from 0 to {len(self.labels) - 1}.")

@@ -37,6 +37,7 @@ from vit.view.method_choice import MethodChoice
 from vit.view.notebook_frame import framed
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
+from vit.view.prediction import written
 from vit.view.selection import Selection
 from vit.view.selection import View as ViewKind
 from vit.view.standalone_page import standalone
@@ -333,7 +334,7 @@ def _of_model(checkpoint: Checkpoint, picture: Any, size: int | None) -> _Parts:
     explained = explain_picture(checkpoint, picture_of(picture), None if size is None else size_near(checkpoint, size))
     pixels = explained.preprocess(explained.picture)
     source = MapSource(explained.record, checkpoint.model, pixels, checkpoint.labels, recommended(checkpoint.facts))
-    likely = ", ".join(f"{label} {probability:.1%}" for label, probability in explained.predictions[:3])
+    likely = ", ".join(f"{label} {written(checkpoint, value)}" for label, value in explained.predictions[:3])
     if abstention.is_sure(explained.logit, checkpoint.facts) is False:
         likely = abstention.perhaps(explained.predictions)
     facts = [likely] if likely else []

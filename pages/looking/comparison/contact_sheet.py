@@ -47,6 +47,7 @@ from vit.exports.contact_sheet import (
 from vit.images import samples
 from vit.images.encode import encode_image
 from vit.view.captions import file_stem, format_duration
+from vit.view.prediction import written
 
 SAMPLES, UPLOAD = "samples", "upload"
 COUNTS = (FEW_PICTURES, 200, SHEET_PICTURES)  # pictures of a dataset
@@ -132,8 +133,9 @@ def show() -> None:
             "entropy",
             *(["faithfulness"] if measures else []),
         ]
+        titles = ORDERS | {"confidence": "Value"} if checkpoint.estimates else ORDERS
         order = link_controls.select(
-            "Sort by", "m_sort", orders, format_func=ORDERS.get, kind=st.segmented_control, wrap=True
+            "Sort by", "m_sort", orders, format_func=titles.get, kind=st.segmented_control, wrap=True
         )
         first = link_controls.select(
             "First",
@@ -160,7 +162,7 @@ def show() -> None:
     on_page = pick_page(results)
     captions = draw(on_page, name, source, checkpoint, shown_map)
     stem = file_stem(checkpoint.name, checkpoint.preprocess.size, "sheet")
-    download_buttons.numbers("Sheet", lambda: tables.sheet_table(results), stem)
+    download_buttons.numbers("Sheet", lambda: tables.sheet_table(results, checkpoint.estimates), stem)
     if measures and any(one.verdict is None for one in on_page):
         measure_all(checkpoint, on_page, shown_map, request, captions)
         st.rerun()  # to sort by faithfulness, and to show its column
@@ -223,7 +225,7 @@ def pick_method(checkpoint: Any) -> str:
         default,
         format_func=lambda name: METHODS[name].title,
         omit=False,
-        help="Of the predicted class.\n\n"
+        help=f"Of the {'first output' if checkpoint.estimates else 'predicted class'}.\n\n"
         + "\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in names),
     )
 
@@ -340,7 +342,7 @@ def draw(results: Sequence[Any], name: str, source: str, checkpoint: Any, shown_
                 mark = {True: "✓ ", False: "✗ ", None: ""}[one.correct]
                 if result.confidence is not None:
                     label = plain(qualified(result.label, result.sure))
-                    st.markdown(f"**{mark}{label}** {result.confidence:.0%}")
+                    st.markdown(f"**{mark}{label}** {written(checkpoint, result.confidence, '.0%')}")
                 captions.append(st.empty())
                 captions[-1].caption(lines_of(one))
                 if source == SAMPLES:

@@ -30,6 +30,7 @@ from vit.images import samples
 from vit.view import attention_snapshots
 from vit.view.explanation import Explanation
 from vit.view.overlay import COLORMAPS
+from vit.view.prediction import written
 from vit.view.selection import Selection, View
 from vit.view.stored_record import record_of
 
@@ -208,7 +209,7 @@ def pick_picture(name: str, available: checkpoint_list.AvailableCheckpoints, lea
     if uploaded:
         content, credit = uploaded[0].data, ""
     explanation = loading.explained(checkpoint, content, size)
-    top = ", ".join(f"{one.label} {format_probability(one.probability)}" for one in explanation.predictions[:TOP])
+    top = ", ".join(f"{one.label} {format_value(one.probability, checkpoint)}" for one in explanation.predictions[:TOP])
     if top and abstention.is_sure(explanation.logit, checkpoint.facts) is False:
         top = f"not sure: perhaps {top}"
     facts = top or "This model has no classes: its maps are of attention alone"
@@ -278,15 +279,15 @@ def pick_epoch(name: str, runs: dict[str, TrainedModel]) -> SideContent:
         epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, default, kind=st.select_slider)
     snapshot = attention_snapshots.read_snapshots(folder, epoch)[picture]
     predictions = ", ".join(
-        f"{plain(label)} {format_probability(probability)}" for label, probability in snapshot.predictions[:TOP]
+        f"{plain(label)} {format_value(probability)}" for label, probability in snapshot.predictions[:TOP]
     )
     seen = stored(str(folder), epoch, picture, attention_snapshots.stamp(folder, epoch))
     return SideContent(None, seen, f"{predictions} · it is {plain(snapshot.label)}")
 
 
-def format_probability(probability: float) -> str:
-    """Format a probability with few digits, but not as 0%."""
-    return f"{probability:.0%}" if probability >= 0.01 else f"{probability:.1%}"
+def format_value(value: float, checkpoint: Checkpoint | None = None) -> str:
+    """Format a probability with few digits, but not as 0%; or a number, see `written`."""
+    return written(checkpoint, value, ".0%" if value >= 0.01 else ".1%")
 
 
 # --- Viewers --------------------------------------------------------------------------------------------------------
@@ -317,7 +318,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
             label = right.example.checkpoint.labels[shared.target]
             # The row already states the probability of the first class. One line keeps both pictures at equal height.
             stated = predictions and predictions[0].label == label
-            parts = [] if stated else [f"“{plain(label)}” {format_probability(probability)}"]
+            parts = [] if stated else [f"“{plain(label)}” {format_value(probability, right.example.checkpoint)}"]
             parts += ["by the same method"] if session.of(session.Compare).views["b"] == "relevance" else []
             st.caption(", ".join(parts), width="content")
     for column, side in ((one, left), (other, right)):

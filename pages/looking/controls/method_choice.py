@@ -20,6 +20,7 @@ from vit.explain.recorded_ranking import recommended, recorded_results
 from vit.view import first_view, map_source, map_view, method_choice, payload
 from vit.view.first_view import FirstView
 from vit.view.method_choice import MethodChoice, describe
+from vit.view.prediction import written
 from vit.view.selection import Selection
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def pick_folded(example: Example, prefix: str = "", side: str = "") -> MethodCho
     """Draw `pick` in a popover; draw nothing if there is no choice."""
     if not methods_for(example.checkpoint):
         return None
-    words = "class and method" if example.checkpoint.labels else "method"
+    words = f"{_noun(example)} and method" if example.checkpoint.labels else "method"
     with st.popover(f"{side} {words}".strip().capitalize(), width="content"):
         return pick(example, prefix, side)
 
@@ -245,7 +246,11 @@ def missing_class(example: Example, prefix: str = "") -> str:
     labels, linked = example.checkpoint.labels, address.text(f"{prefix}target")
     if not linked or not labels or linked in link_controls.distinct(labels):
         return ""
-    return f"{example.checkpoint.name} has no class “{linked}”, which the link names. The most probable class is shown."
+    return f"{example.checkpoint.name} has no {_noun(example)} “{linked}”, which the link names. Another is shown."
+
+
+def _noun(example: Example) -> str:
+    return "output" if example.checkpoint.estimates else "class"
 
 
 def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | None:
@@ -254,7 +259,8 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
     Args:
         prefix, side: prefixes of query parameters and of labels, for a page with two such controls.
     """
-    labels, methods, target = example.checkpoint.labels, methods_for(example.checkpoint), None
+    checkpoint, noun, target = example.checkpoint, _noun(example), None
+    labels, methods = checkpoint.labels, methods_for(checkpoint)
     if not methods:
         return None
     current = linked_method(example.checkpoint, prefix)
@@ -264,20 +270,20 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
     if labels:
         probabilities = example.explanation.probabilities
         names = link_controls.distinct(labels)
-        order = sorted(range(len(labels)), key=lambda index: -probabilities[index])[:MOST_CLASSES]
+        order = sorted(range(len(labels)), key=lambda index: 0 if checkpoint.estimates else -probabilities[index])
         with one:
             target = link_controls.select(
-                f"{side} class".strip().capitalize(),
+                f"{side} {noun}".strip().capitalize(),
                 f"{prefix}target",
-                order,
-                format_func=lambda index: f"{visible(labels[index])} · {probabilities[index]:.1%}",
+                order[:MOST_CLASSES],
+                format_func=lambda index: f"{visible(labels[index])} · {written(checkpoint, probabilities[index])}",
                 link=names.__getitem__,
                 along=view,
-                help="The class to explain. Type to search. The most probable classes come first.",
+                help=f"The {noun} to explain. Type to search. The most probable classes come first.",
             )
     with other if labels else one:
         method = link_controls.select(
-            f"{side} method for the {'class' if labels else 'answer'}".strip().capitalize(),
+            f"{side} method for the {noun if labels else 'answer'}".strip().capitalize(),
             f"{prefix}method",
             methods,
             current,

@@ -32,7 +32,7 @@ def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
         "Blocks × heads": f"{config.depth} × {config.heads}",
         "Width": str(config.dim),
         "Parameters": f"{checkpoint.params / 1e6:.2f} M",
-        "Classes": str(len(checkpoint.labels) or "none"),
+        "Outputs" if checkpoint.estimates else "Classes": str(len(checkpoint.labels) or "none"),
     }
     if info.family and info.family != "saved":
         rows["File from"] = info.family

@@ -116,7 +116,7 @@ def packed(example: Example, target: int) -> bytes | None:
 
 
 def _packed(example: Example, target: int, measured: MaskDrops) -> bytes:
-    masks, drops, ceiling, complete = measured
+    masks, drops, ceiling, complete, decidable = measured
     label, grid = visible(example.checkpoint.labels[target]), example.explanation.record.grid
     return pack_masks(
         masks,
@@ -124,7 +124,7 @@ def _packed(example: Example, target: int, measured: MaskDrops) -> bytes:
         grid,
         label,
         ceiling=ceiling,
-        decidable=faithfulness_correlation.masks_are_informative(drops),
+        decidable=decidable,
         complete=complete,
     )
 
@@ -154,7 +154,7 @@ def _show_verdict(example: Example, choice: MethodChoice, selection: Selection, 
     label, grid = plain(example.checkpoint.labels[target]), example.explanation.record.grid
     heatmap = example.explanation.record.heatmap(weights(example, selection, choice))
     verdict = faithfulness_correlation.faithfulness_verdict(heatmap, measured.masks, measured.drops)
-    nonzero, decidable = bool(heatmap.any()), faithfulness_correlation.masks_are_informative(measured.drops)
+    nonzero, decidable, numbers = bool(heatmap.any()), measured.decidable, example.checkpoint.estimates
     right = st.container()
     if nonzero and decidable:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
@@ -165,9 +165,9 @@ def _show_verdict(example: Example, choice: MethodChoice, selection: Selection, 
         done, planned = len(measured.drops), mask_drops.most(example)
         masks = f"{done:,} masks" if measured.complete else f"{done:,} of {planned:,} masks so far"
         st.caption(
-            f"Measured for “{label}” on this picture with {masks}. This is the selected map; the number next to it "
-            f"follows the pointer.{_on_many(example, choice, selection)}",
-            help=HELP,
+            f"Measured {'by the change of' if numbers else 'for'} “{label}” on this picture with {masks}. This is the "
+            f"selected map; the number next to it follows the pointer.{_on_many(example, choice, selection)}",
+            help=HELP.replace("class", "output") if numbers else HELP,
         )
     with st.container(horizontal=True):
         both = link_controls.toggle("Deletion and insertion", "curves")
@@ -253,7 +253,7 @@ def _show_curves(every: dict[str, dict[str, Curve]], label: str) -> None:
             figure.add_scatter(
                 x=curve.shares,
                 y=curve.probabilities,
-                name=f"{name}: area {curve.area:.2f}",
+                name=f"{name}: area {curve.area:{'.4g' if curve.numbers else '.2f'}}",
                 line={"color": color, "width": 3 if color == STRONG else 2},
             )
         how = "gone, the most important first" if title == "Deletion" else "sharp, the most important first"
@@ -264,7 +264,8 @@ def _show_curves(every: dict[str, dict[str, Curve]], label: str) -> None:
             legend={"orientation": "h", "y": -0.35},
         )
         figure.update_xaxes(title=f"pixels {how}", tickformat=".0%", range=[0, 1], fixedrange=True)
-        figure.update_yaxes(tickformat=".0%", range=[0, 1], fixedrange=True)
+        shown = {} if lines["this map"].numbers else {"tickformat": ".0%", "range": [0, 1]}
+        figure.update_yaxes(fixedrange=True, **shown)
         column.plotly_chart(figure, config={"displayModeBar": False}, key=f"curve {title}", alt=f"{title} curve")
         column.caption(_about(title, lines["this map"], plain(label)))
 
@@ -277,6 +278,8 @@ def _about(title: str, curve: Curve, label: str) -> str:
     else:
         left, better = f"Blurred, the picture is “{label}” to {curve.probabilities[0]:.0%} already", "higher"
         why = f"{left}: sharp pixels have little to add"
+    if curve.numbers:
+        why = f"“{label}” ends near where it begins"
     sentence = f"The {better} the area, the better the map."
     return sentence if curve.is_informative else f"{sentence} {why}, so here the area alone says little."
 

@@ -15,6 +15,7 @@ from vit.exports import tables
 from vit.view.captions import file_stem
 from vit.view.chart_colours import QUIET
 from vit.view.overlay import COLORMAPS
+from vit.view.prediction import written
 from vit.view.selection import Selection
 
 CURVES = 4  # classes in the chart
@@ -30,8 +31,8 @@ def lens(key: str, target: int, _example: Example) -> Lens:
 
 
 def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
-    """Draw probabilities over blocks, and a map of the class after each block."""
-    labels = example.checkpoint.labels
+    """Draw probabilities or a number over blocks, and a map of the class after each block."""
+    checkpoint, labels = example.checkpoint, example.checkpoint.labels
     target = choice.target_index
     name = plain(labels[target])
     reading = lens(example.key, target, example)
@@ -39,19 +40,22 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
     blocks = np.arange(1, len(reading.answers) + 1)
     figure = go.Figure()
     classes = [target, *(i for i in final.topk(min(CURVES, len(final))).indices.tolist() if i != target)]
-    for index in classes[:CURVES]:
+    for index in classes[: 1 if checkpoint.estimates else CURVES]:
         figure.add_scatter(
             x=blocks,
             y=reading.answers[:, index].tolist(),
             name=for_plotly(labels[index]),
             line={"width": 3 if index == target else 1.5},
         )
-    figure.add_vline(x=reading.decided + 1, line={"color": QUIET, "dash": "dot"})
     figure.update_layout(height=280, margin={"l": 0, "r": 0, "t": 10, "b": 0}, legend={"orientation": "h", "y": 1.15})
     figure.update_xaxes(title="block", dtick=1 if len(blocks) <= 16 else 4, fixedrange=True)
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero", fixedrange=True)
+    figure.update_yaxes(fixedrange=True)
+    decided = f"**Decided at block {reading.decided + 1}**: from there on it is “{plain(labels[int(final.argmax())])}”."
+    if not checkpoint.estimates:
+        figure.add_vline(x=reading.decided + 1, line={"color": QUIET, "dash": "dot"})
+        figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     st.markdown(
-        f"**Decided at block {reading.decided + 1}**: from there on it is “{plain(labels[int(final.argmax())])}”.",
+        f"**“{name}” after each block**" if checkpoint.estimates else decided,
         help="The logit lens: the model's last norm and head, applied to the tokens after each block. Early blocks "
         "were not trained to be read like this, so low numbers there say little.",
     )
@@ -59,12 +63,13 @@ def show(example: Example, choice: MethodChoice, selection: Selection) -> None:
     st.markdown(f"**“{name}” in each patch**, by the patch's own token after each block")
     record = example.explanation.record
     maps = record.heatmap(reading.targets).numpy()
-    top = float(maps.max()) or 1.0
+    low, top = float(maps.min()) if checkpoint.estimates else 0.0, float(maps.max())
     with st.container(horizontal=True):
         for block, one in enumerate(maps):
-            st.image(_tile(one / top), caption=f"{block + 1}: to {one.max():.0%}", width=TILE)
+            most = written(checkpoint, one.max(), ".0%")
+            st.image(_tile((one - low) / ((top - low) or 1.0)), caption=f"{block + 1}: to {most}", width=TILE)
     stem = file_stem(example.checkpoint.name, example.explanation.preprocess.size, "layers")
-    download_buttons.numbers("Layers", lambda: tables.layers_table(reading, labels), stem)
+    download_buttons.numbers("Layers", lambda: tables.layers_table(reading, labels, checkpoint.estimates), stem)
     if _show_outliers(example, reading):
         registers.show(example, choice, selection)
 

@@ -9,7 +9,7 @@ import streamlit as st
 from pages.shared import bars
 from pages.shared.escape import plain
 from vit.checkpoints import abstention
-from vit.view.prediction import answer
+from vit.view.prediction import FEW, answer, written
 
 if TYPE_CHECKING:
     from pages.components.viewer import Answers
@@ -38,6 +38,9 @@ def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExp
         return None
     count = len(checkpoint.labels)
     note = f"It knows {count:,} class{'es' if count > 1 else ''}."
+    if checkpoint.estimates:
+        few = [(p.label, 0.0, written(checkpoint, p.probability)) for p in explanation.predictions[:FEW]]
+        return {"bars": few, "says": "".join(answer(checkpoint, explanation)), "note": _class_count(checkpoint)}
     if abstention.is_sure(explanation.logit, checkpoint.facts) is False:
         note = f"It compares the {count:,} classes that it knows, and none fits well."
     # Rounded, as the stored first view and the model's own answer on another machine differ in the last digits.
@@ -57,22 +60,30 @@ def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplan
         chart.info("This model has no classes of its own. Add some below, or view its attention without classes.")
         _show_input(view, explanation)
         return
-    top = explanation.predictions[:TOP]
-    names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
+    numbers = checkpoint.estimates
+    top = explanation.predictions[: FEW if numbers else TOP]
+    texts = [written(checkpoint, p.probability, ".0%") for p in top]
+    rows = [
+        bars.Bar(p.label, 0, False, text) if numbers else bars.Bar(p.label, p.probability, p == top[0])
+        for p, text in zip(top, texts, strict=True)
+    ]
+    names = ", ".join(f"{p.label} {text}" for p, text in zip(top, texts, strict=True))
     with chart:
-        bars.show([bars.Bar(p.label, p.probability, p == top[0]) for p in top], f"Predictions: {names}")
-        st.caption(plain(f"{_class_count(checkpoint)} {_sureness(checkpoint)}"))
+        bars.show(rows, f"Predictions: {names}")
+        st.caption(plain(_class_count(checkpoint) + ("" if numbers else f" {_sureness(checkpoint)}")))
     _show_input(view, explanation)
 
 
 def _class_count(checkpoint: Checkpoint | Model) -> str:
     """Describe among which classes the model chooses."""
     count = len(checkpoint.labels)
+    if checkpoint.estimates:
+        return f"It estimates {count:,} number{'s' if count > 1 else ''} without probabilities, in an unknown unit."
     if checkpoint.custom_classes is not None:
         shared = f"The probabilities of these {count:,} classes sum to 1, even if none of them is right."
         shared = shared if count > 1 else "With a single class its probability is always 100%: add another to compare."
         by_itself, alike = "Each class has its own probability.", "100% means that the model sees no difference."
-        return {"softmax": shared, "sigmoid": by_itself, "none": alike}[checkpoint.custom_classes.activation]
+        return {"softmax": shared, "sigmoid": by_itself, "cosine": alike}[checkpoint.custom_classes.activation]
     if count == 1:
         return "It has one output, a binary classification: 50% is undecided."
     if checkpoint.config.multi_label:

@@ -30,6 +30,7 @@ from vit.view.chart_colours import QUIET, STRONG
 from vit.view.explanation import expected_seconds
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack
+from vit.view.prediction import written
 from vit.view.selection import Selection
 
 MEAN = "its mean"
@@ -104,13 +105,14 @@ def under_pointer(example: Example, choice: MethodChoice | None, selection: Sele
             return occlusion(model, example.pixels, baseline, hook, selection.hidden, progress)
 
     answers = with_bar(("occlusion", new.key, baseline), "Replacing one patch after the other…", work)
-    before = probabilities(new)
+    before, numbers = probabilities(new), example.checkpoint.estimates
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return viewer.Occlusion(
         target=visible(labels[choice.target_index]),
         before=float(before[choice.target_index]),
         after=answers[:, choice.target_index].tolist(),
-        answers=[visible(labels[one]) if one != usual else "" for one in best],
+        answers=[visible(labels[one]) if one != usual and not numbers else "" for one in best],
+        numbers=numbers,
     )
 
 
@@ -124,7 +126,7 @@ def ablation(example: Example, choice: MethodChoice | None, selection: Selection
     new = apply_changes(example, selection)
     if new is example:
         return None
-    before, after = probabilities(example), probabilities(new)
+    before, after, numbers = probabilities(example), probabilities(new), example.checkpoint.estimates
     best, usual = int(after.argmax()), int(before.argmax())
     labels = example.checkpoint.labels
     return viewer.Ablation(
@@ -132,12 +134,13 @@ def ablation(example: Example, choice: MethodChoice | None, selection: Selection
         target=visible(labels[choice.target_index]),
         before=float(before[choice.target_index]),
         after=float(after[choice.target_index]),
-        answer=visible(labels[best]) if best != usual else "",
+        answer=visible(labels[best]) if best != usual and not numbers else "",
+        numbers=numbers,
     )
 
 
 def probabilities(example: Example) -> Tensor:
-    """Return the predicted probabilities (C,)."""
+    """Return the predicted probabilities, or numbers (C,)."""
     return example.checkpoint.model.probabilities(example.explanation.record.logits[0])
 
 
@@ -187,12 +190,14 @@ def show(example: Example, choice: MethodChoice | None, selection: Selection) ->
             "overstates the effect.",
         )
         values = _importances(example, choice, _by_mean())
-        label = "Click a head to switch it off"
+        label, numbers = "Click a head to switch it off", example.checkpoint.estimates
         if choice and np.isfinite(values).any():
             name = visible(example.checkpoint.labels[choice.target_index])
             when = ", before any change" if off or selection.hidden else ""
-            label = f"Drop of “{name}” without each head [logits]{when}. Click one to switch it off"
-        head_grid.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
+            unit = "" if numbers else " [logits]"
+            label = f"Drop of “{name}” without each head{unit}{when}. Click one to switch it off"
+        text = "{:+.3g}".format if numbers else _signed
+        head_grid.show("whatif", values, text, label=label, scale="signed", marked=off, on_choose=toggle)
         if off:
             listing = ", ".join(f"block {block + 1} head {head + 1}" for block, head in off)
             st.caption(f"Off: {listing}.")
@@ -263,9 +268,12 @@ def _signed(value: float) -> str:
 
 def show_answers(example: Example, before: Tensor, after: Tensor, choice: MethodChoice) -> None:
     """Draw probabilities of the most probable classes before and after the change."""
-    labels = example.checkpoint.labels
-    classes = {choice.target_index, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
-    order = sorted(classes, key=lambda index: float(before[index]))
+    checkpoint, labels = example.checkpoint, example.checkpoint.labels
+    if checkpoint.estimates:
+        order = sorted({choice.target_index, *range(len(before))[:TOP]}, reverse=True)
+    else:
+        classes = {choice.target_index, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
+        order = sorted(classes, key=lambda index: float(before[index]))
     names = [for_plotly(labels[index]) for index in order]
     figure = go.Figure()
     for name, values, color in (("after", after, STRONG), ("before", before, QUIET)):
@@ -276,7 +284,7 @@ def show_answers(example: Example, before: Tensor, after: Tensor, choice: Method
             name=name,
             orientation="h",
             marker_color=color,
-            text=[f"{number:.1%}" for number in numbers],
+            text=[written(checkpoint, number) for number in numbers],
             textposition="outside",
             cliponaxis=False,
             hoverinfo="skip",
@@ -287,7 +295,7 @@ def show_answers(example: Example, before: Tensor, after: Tensor, choice: Method
         barmode="group",
         legend={"orientation": "h", "traceorder": "reversed", "y": 1.1},
     )
-    figure.update_xaxes(range=[0, 1], visible=False, fixedrange=True)
+    figure.update_xaxes(range=None if checkpoint.estimates else [0, 1], visible=False, fixedrange=True)
     figure.update_yaxes(fixedrange=True)
-    best = visible(labels[int(after.argmax())])
+    best = visible(labels[choice.target_index if checkpoint.estimates else int(after.argmax())])
     st.plotly_chart(figure, config={"displayModeBar": False}, key="answers", alt=f"After the change: {best}")

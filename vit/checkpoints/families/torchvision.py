@@ -132,6 +132,7 @@ TARGETS = (
             "channels": (3,),
             "activation": ("gelu",),
             "eps": (1e-6,),
+            "regression": (False,),
         },
     ),
 )

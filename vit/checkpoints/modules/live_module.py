@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vit.checkpoints import recognition
 from vit.checkpoints.checkpoint import hollow, with_weights
 from vit.checkpoints.families.tensor_shapes import Tensors
-from vit.checkpoints.load import empty_model
+from vit.checkpoints.load import empty_model, numbered
 from vit.checkpoints.modules.module_facts import ModuleFacts, facts_within, part_at, read_module
 from vit.checkpoints.recognition import ParsedCheckpoint
 from vit.errors import InvalidCheckpoint
@@ -55,10 +55,10 @@ class LiveModule(NamedTuple):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One name per class; "class 0", ... if the module has no names."""
+        """One name per class; "class 0" or "output 0", ... if the module has no names."""
         names = self.reading.family.stated_labels(self.facts.document or {})
         names = names if isinstance(names, Mapping) else {}
-        return tuple(str(names.get(str(i), f"class {i}")) for i in range(self.config.num_classes))
+        return tuple(str(names.get(str(i), name)) for i, name in enumerate(numbered(self.config)))
 
     def preprocess(self) -> tuple[Preprocess, str]:
         """Return the preprocessing, and the reason for it if the module does not state it."""

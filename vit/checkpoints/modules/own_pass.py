@@ -260,7 +260,7 @@ def _outputs_of(own: _Pass, config: ViTConfig) -> Tensor | None:
     features = own.answers[:1] if own.whole is not None or own.tokens is None else [own.tokens]
     width = config.num_classes or config.dim
     fitting = (one for one in (own.answers if config.num_classes else features) if one.numel() == _NOISE * width)
-    return next((one.flatten(1) for one in fitting), None)
+    return next((one.reshape(_NOISE, -1) for one in fitting), None)
 
 
 def _same_outputs(
@@ -276,7 +276,9 @@ def _same_outputs(
             raise
         return models[0], {"pool": "The module returns other features than those of tokens that are read here."}
     remarks = {"pool": why} if why else {}
-    if link and classes:
+    if link and models[0].config.regression:
+        remarks["outputs"] = f"The module ends in a {link}, as its own pass shows; these are the numbers before it."
+    elif link and classes:
         model = _rebuilt(model, multi_label=link == "sigmoid") or model
         remarks["outputs"] = f"The module returns probabilities ({link}), as its own pass shows."
     return model, remarks

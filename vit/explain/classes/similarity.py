@@ -48,4 +48,4 @@ def class_from_picture(
     name = name or "like " + ("the picture" if patch is None else f"patch {patch[0]},{patch[1]}")
     head = LikenessHead(direction.clone())
     facts = {"patch": patch, "name": name, "size": size}
-    return CustomClasses((name,), head.eval(), f"similarity ({name})", "none", facts=facts)
+    return CustomClasses((name,), head.eval(), f"similarity ({name})", "cosine", facts=facts)

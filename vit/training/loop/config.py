@@ -203,7 +203,8 @@ class TrainConfig(BaseModel):
         """
         changes: dict[str, Any] = {name: getattr(self, name) for name in _SIZES if getattr(self, name) is not None}
         # A picture of a class folder has exactly one class, so the loss is softmax's, whatever the checkpoint's was.
-        changes |= dict(num_classes=num_classes, multi_label=False, dropout=self.dropout, drop_path=self.drop_path)
+        changes |= dict(num_classes=num_classes, multi_label=False, regression=False)
+        changes |= dict(dropout=self.dropout, drop_path=self.drop_path)
         if self.init_from:
             if base is None:
                 raise ValueError(f"The model follows from {self.init_from}, which has to be resolved first.")

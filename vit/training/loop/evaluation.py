@@ -131,8 +131,10 @@ def evaluate_checkpoint(
     Raises:
         InvalidDataset: the dataset cannot be read, or its classes do not match, see
             `vit.data.layouts.labels.match_classes`.
-        UserError: the checkpoint has a single output.
+        UserError: the checkpoint has a single output, or no classes.
     """
+    if checkpoint.estimates:
+        raise UserError(f"{checkpoint.name} estimates numbers, not classes, so there are no right answers to count.")
     if len(checkpoint.labels) == 1:
         raise UserError(
             f"{checkpoint.name} has one output, a binary classification, so it cannot choose among the classes of a "

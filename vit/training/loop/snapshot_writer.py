@@ -141,7 +141,9 @@ class SnapshotWriter:
             )
             for i, image in enumerate(images)
         ]
-        return [self._explain(place, record, model.probabilities) for place, record in enumerate(records)]
+        # Snapshots state probabilities, so numbers without them are left out.
+        shares = model.probabilities if model.activation != "none" else lambda logits: logits[:0]
+        return [self._explain(place, record, shares) for place, record in enumerate(records)]
 
     def _explain(
         self, place: int, record: AttentionRecord, shares: Callable[[Tensor], Tensor]

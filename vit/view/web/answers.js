@@ -21,11 +21,12 @@ export function showAnswers(page, answers, signed, ask) {
   setText(page.find(".says"), answers?.says ?? "");
   if (!answers) return;
   const { target, against } = answers, canAsk = ask && target;
-  const rows = answers.bars.map(([label, probability]) => {
+  const rows = answers.bars.map(([label, probability, text]) => {
     const [name, bar, share] = ["span", "i", "data"].map((tag) => document.createElement(tag));
     name.textContent = name.title = label;
     bar.style.backgroundSize = `${cssPercent(probability)} 100%`;
-    share.textContent = percent(probability);
+    bar.hidden = text !== undefined;
+    share.textContent = text ?? percent(probability);
     const row = document.createElement(canAsk && label !== target ? "button" : "div");
     row.append(name, bar, share);
     if (against) row.className = { [target]: "for", [against]: "against" }[label] ?? "";
@@ -42,7 +43,7 @@ export function showAnswers(page, answers, signed, ask) {
   place.replaceChildren(...rows, note);
   if (focused >= 0) /** @type {HTMLElement} */ (place.children[focused]).focus();
   place.role = canAsk ? "group" : "img";
-  place.ariaLabel = `${answers.bars.map(([label, probability]) => `${label} ${percent(probability)}`).join(", ")}. ${answers.note}`;
+  place.ariaLabel = `${answers.bars.map(([label, probability, text]) => `${label} ${text ?? percent(probability)}`).join(", ")}. ${answers.note}`;
 }
 
 /**

@@ -280,8 +280,8 @@ export function regionText(patches, hidden, ofClass) {
  * @param {number} patch
  * @param {string} where
  */
-export function occlusionText({ target, before, after, answers }, patch, where) {
-  return `Without the patch (${where}): ${answerText({ target, before, after: after[patch], answer: answers[patch] })}`;
+export function occlusionText({ after, answers, ...rest }, patch, where) {
+  return `Without the patch (${where}): ${answerText({ ...rest, after: after[patch], answer: answers[patch] })}`;
 }
 
 /**
@@ -289,7 +289,11 @@ export function occlusionText({ target, before, after, answers }, patch, where) 
  *
  * @param {Omit<Ablation, "hidden">} change
  */
-export function answerText({ target, before, after, answer }) {
+export function answerText({ target, before, after, answer, numbers }) {
+  if (numbers) {
+    const [now, change] = [after, after - before].map((value) => String(+value.toPrecision(4)).replace("-", "−"));
+    return `“${target}” = ${now} (${after < before ? "" : "+"}${change}).`;
+  }
   const points = 100 * (after - before);
   const change = `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)} points`;
   return `“${target}” ${percent(after)} (${change}).${answer ? ` The answer becomes “${answer}”.` : ""}`;

@@ -55,7 +55,7 @@ export class FaithfulnessBox {
     if (!fits) return this.drawBox("Faithful", "–", "not measured yet");
     const title = faithfulTitle(masks);
     if (!map.ready) return this.drawBox(title, "–", "");
-    if (!masks.decidable) return this.drawBox(title, "–", "masks hardly change this class");
+    if (!masks.decidable) return this.drawBox(title, "–", "masks hardly change it");
     this.value = masks.correlation(map.values, map.at + map.payload.split);
     const known = masks.verdicts.get(this.value);
     // When more masks arrive for the same map, the earlier verdict stays until the next is computed.

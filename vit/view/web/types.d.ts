@@ -93,6 +93,7 @@ export interface Occlusion {
   before: number;
   after: number[];
   answers: string[];
+  numbers?: boolean;
 }
 
 /** See `pages.components.viewer.Ablation`. */
@@ -102,11 +103,12 @@ export interface Ablation {
   before: number;
   after: number;
   answer: string;
+  numbers?: boolean;
 }
 
 /** See `pages.components.viewer.Answers`. */
 export interface Answers {
-  bars: [label: string, probability: number][];
+  bars: [label: string, probability: number, text?: string][];
   target: string;
   against: string;
   says: string;
