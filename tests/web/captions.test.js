@@ -79,6 +79,13 @@ test("an occluded patch: change of the probability, and the new prediction", () 
   assert.equal(occlusionText(occlusion, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “cat” 55% (+5.0 points). The answer becomes “dog”.");
 });
 
+test("an occluded patch: change of a number without probabilities", () => {
+  const occlusion = { target: "age", before: 40, after: [38.51, 41234.5, -0.00123], answers: ["", "", ""], numbers: true };
+  assert.equal(occlusionText(occlusion, 0, "row 1, col 1"), "Without the patch (row 1, col 1): “age” = 38.51 (−1.49).");
+  assert.equal(occlusionText(occlusion, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “age” = 41230 (+41190).");
+  assert.equal(occlusionText(occlusion, 2, "row 1, col 3"), "Without the patch (row 1, col 3): “age” = −0.00123 (−40).");
+});
+
 test("the legend gives the end of the scale and the uniform weight", () => {
   const payload = { tokens: 50, pool: null };
   assert.match(legendText(payload, "attention", "shared", 0, 0.2, false), /^The large map ends at its strongest patch, 20%; .* one scale\. .* 1\/50 = 2\.0%\.$/);
