@@ -16,13 +16,11 @@ class Bar(NamedTuple):
         label: untrusted text.
         share: length of the bar, 0 to 1.
         strong: whether the bar is highlighted.
-        text: beside the bar; "" for the share.
     """
 
     label: str
     share: float
     strong: bool = False
-    text: str = ""
 
 
 def show(bars: Iterable[Bar], alt: str) -> None:
@@ -33,7 +31,7 @@ def show(bars: Iterable[Bar], alt: str) -> None:
     """
     rows = "".join(
         f'<div class="bar{" strong" * bar.strong}"><span>{html.escape(bar.label)}</span>'
-        f'<i><b style="width:{100 * bar.share:.1f}%"></b></i><em>{bar.text or f"{bar.share:.1%}"}</em></div>'
+        f'<i><b style="width:{100 * bar.share:.1f}%"></b></i><em>{bar.share:.1%}</em></div>'
         for bar in bars
     )
     st.html(f'{_BARS}<div role="img" aria-label="{html.escape(alt)}">{rows}</div>')

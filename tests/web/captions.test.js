@@ -82,7 +82,7 @@ test("an occluded patch: change of the probability, and the new prediction", () 
 test("an occluded patch: change of a number without probabilities", () => {
   const occlusion = { target: "age", before: 40, after: [38.51, 41234.5, -0.00123], answers: ["", "", ""], numbers: true };
   assert.equal(occlusionText(occlusion, 0, "row 1, col 1"), "Without the patch (row 1, col 1): “age” = 38.51 (−1.49).");
-  assert.equal(occlusionText(occlusion, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “age” = 41230 (+41190).");
+  assert.equal(occlusionText(occlusion, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “age” = 41,235 (+41,195).");
   assert.equal(occlusionText(occlusion, 2, "row 1, col 3"), "Without the patch (row 1, col 3): “age” = −0.00123 (−40).");
 });
 

@@ -162,11 +162,7 @@ def seconds(model: VisionTransformer, size: Size, count: int) -> float:
 
 
 def masks_are_informative(drops: Tensor, output: float | None = None) -> bool:
-    """Whether the masks change the class's score enough to judge maps.
-
-    Args:
-        output: the unmasked score if it is a number without probabilities, whose unit is not known; else None.
-    """
+    """Whether the masks change the class's score, or a number's unmasked value `output`, enough to judge maps."""
     least = _MIN_DROP if output is None else max(_ROUNDING * abs(output), 1e-30)
     return bool(len(drops) and drops.abs().max() >= least)
 

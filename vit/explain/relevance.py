@@ -234,8 +234,6 @@ def relevance_record(
 ) -> GradientRecord:
     """Run one picture (1, channels, height, width) forward through the model, and backward from one class.
 
-    An output without probabilities is scaled so that its gradient by the head's input has a norm of 1.
-
     The model is not modified: no hooks are registered and no parameter gets a gradient, so several threads can share
     one model. It computes in evaluation mode.
 

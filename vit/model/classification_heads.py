@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from vit.model.layers import linear
 
-# Logits to probabilities: "softmax" for exclusive classes, "sigmoid" for independent ones, "cosine" for similarities,
-# which are clamped, "none" for numbers that are no probabilities.
+# Logits to probabilities: of exclusive classes, of independent ones, of similarities, and none of other numbers.
 Activation = Literal["softmax", "sigmoid", "cosine", "none"]
 SMALLEST = 1e-12  # lower bound of a vote, so that its logarithm is finite
 

@@ -310,8 +310,7 @@ class VisionTransformer(nn.Module):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Map logits (..., C) to probabilities (..., C), 0 to 1.
 
-        They sum to 1 (softmax) or are independent (sigmoid). Similarities are clamped to 0 to 1. Numbers that are no
-        probabilities are returned unchanged.
+        They sum to 1 (softmax) or are independent (sigmoid). Similarities are clamped, numbers unchanged.
         """
         if self.activation in ("none", "cosine"):
             return logits.clamp(0, 1) if self.activation == "cosine" else logits

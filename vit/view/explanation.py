@@ -35,8 +35,7 @@ class Explanation:
         input_image: the model's input, not normalised.
         geometry: position of the input in the original picture.
         record: attention on demand.
-        probabilities: of every output, in the model's order, also for a model without labels; numbers if it estimates
-            some, see `Checkpoint.estimates`.
+        probabilities: of every output, in the model's order, also without labels; numbers if the model estimates some.
         predictions: every class, most probable first, or every number in the model's order; empty without labels.
         logit: the largest one, see `vit.checkpoints.abstention`.
         payload: data for the viewer, see `vit.view.payload`.
@@ -129,10 +128,7 @@ def with_predictions(explanation: Explanation, checkpoint: Checkpoint) -> Explan
 def _answer(
     checkpoint: Checkpoint, recorded: AttentionRecord
 ) -> tuple[tuple[float, ...], tuple[Prediction, ...], float]:
-    """Return all probabilities or numbers, the labels with theirs (none without labels), and the largest logit.
-
-    Labels come by descending probability, those of numbers in the model's order.
-    """
+    """Return `Explanation.probabilities`, its `predictions`, and the largest logit."""
     logits = recorded.logits[0]
     probabilities = checkpoint.model.probabilities(logits)
     values, ranked = tuple(probabilities.tolist()), probabilities.argsort(descending=True).tolist()

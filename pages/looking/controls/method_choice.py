@@ -217,7 +217,8 @@ def pick_folded(example: Example, prefix: str = "", side: str = "") -> MethodCho
     """Draw `pick` in a popover; draw nothing if there is no choice."""
     if not methods_for(example.checkpoint):
         return None
-    words = f"{_noun(example)} and method" if example.checkpoint.labels else "method"
+    noun = "output" if example.checkpoint.estimates else "class"
+    words = f"{noun} and method" if example.checkpoint.labels else "method"
     with st.popover(f"{side} {words}".strip().capitalize(), width="content"):
         return pick(example, prefix, side)
 
@@ -246,11 +247,7 @@ def missing_class(example: Example, prefix: str = "") -> str:
     labels, linked = example.checkpoint.labels, address.text(f"{prefix}target")
     if not linked or not labels or linked in link_controls.distinct(labels):
         return ""
-    return f"{example.checkpoint.name} has no {_noun(example)} “{linked}”, which the link names. Another is shown."
-
-
-def _noun(example: Example) -> str:
-    return "output" if example.checkpoint.estimates else "class"
+    return f"{example.checkpoint.name} has no “{linked}”, which the link names. The first in the list is shown."
 
 
 def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | None:
@@ -259,8 +256,8 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
     Args:
         prefix, side: prefixes of query parameters and of labels, for a page with two such controls.
     """
-    checkpoint, noun, target = example.checkpoint, _noun(example), None
-    labels, methods = checkpoint.labels, methods_for(checkpoint)
+    checkpoint, labels, methods = example.checkpoint, example.checkpoint.labels, methods_for(example.checkpoint)
+    noun, target = "output" if checkpoint.estimates else "class", None
     if not methods:
         return None
     current = linked_method(example.checkpoint, prefix)

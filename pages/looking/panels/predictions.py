@@ -55,22 +55,16 @@ def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExp
 
 def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:
     """Draw the most probable classes as bars, beside the model's input."""
-    chart, view = st.columns([3, 1])
-    if not explanation.predictions:
-        chart.info("This model has no classes of its own. Add some below, or view its attention without classes.")
+    (chart, view), top = st.columns([3, 1]), explanation.predictions[:TOP]
+    if checkpoint.estimates or not explanation.predictions:
+        none = "This model has no classes of its own. Add some below, or view its attention without classes."
+        chart.info(plain(f"{''.join(answer(checkpoint, explanation))} {_class_count(checkpoint)}") if top else none)
         _show_input(view, explanation)
         return
-    numbers = checkpoint.estimates
-    top = explanation.predictions[: FEW if numbers else TOP]
-    texts = [written(checkpoint, p.probability, ".0%") for p in top]
-    rows = [
-        bars.Bar(p.label, 0, False, text) if numbers else bars.Bar(p.label, p.probability, p == top[0])
-        for p, text in zip(top, texts, strict=True)
-    ]
-    names = ", ".join(f"{p.label} {text}" for p, text in zip(top, texts, strict=True))
+    names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
     with chart:
-        bars.show(rows, f"Predictions: {names}")
-        st.caption(plain(_class_count(checkpoint) + ("" if numbers else f" {_sureness(checkpoint)}")))
+        bars.show([bars.Bar(p.label, p.probability, p == top[0]) for p in top], f"Predictions: {names}")
+        st.caption(plain(f"{_class_count(checkpoint)} {_sureness(checkpoint)}"))
     _show_input(view, explanation)
 
 
@@ -78,7 +72,7 @@ def _class_count(checkpoint: Checkpoint | Model) -> str:
     """Describe among which classes the model chooses."""
     count = len(checkpoint.labels)
     if checkpoint.estimates:
-        return f"It estimates {count:,} number{'s' if count > 1 else ''} without probabilities, in an unknown unit."
+        return "Numbers without probabilities, in a unit that is not known."
     if checkpoint.custom_classes is not None:
         shared = f"The probabilities of these {count:,} classes sum to 1, even if none of them is right."
         shared = shared if count > 1 else "With a single class its probability is always 100%: add another to compare."

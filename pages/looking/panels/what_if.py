@@ -193,9 +193,8 @@ def show(example: Example, choice: MethodChoice | None, selection: Selection) ->
         label, numbers = "Click a head to switch it off", example.checkpoint.estimates
         if choice and np.isfinite(values).any():
             name = visible(example.checkpoint.labels[choice.target_index])
-            when = ", before any change" if off or selection.hidden else ""
-            unit = "" if numbers else " [logits]"
-            label = f"Drop of “{name}” without each head{unit}{when}. Click one to switch it off"
+            when = f"{'' if numbers else ' [logits]'}{', before any change' if off or selection.hidden else ''}"
+            label = f"Drop of “{name}” without each head{when}. Click one to switch it off"
         text = "{:+.3g}".format if numbers else _signed
         head_grid.show("whatif", values, text, label=label, scale="signed", marked=off, on_choose=toggle)
         if off:
@@ -269,11 +268,8 @@ def _signed(value: float) -> str:
 def show_answers(example: Example, before: Tensor, after: Tensor, choice: MethodChoice) -> None:
     """Draw probabilities of the most probable classes before and after the change."""
     checkpoint, labels = example.checkpoint, example.checkpoint.labels
-    if checkpoint.estimates:
-        order = sorted({choice.target_index, *range(len(before))[:TOP]}, reverse=True)
-    else:
-        classes = {choice.target_index, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
-        order = sorted(classes, key=lambda index: float(before[index]))
+    classes = {choice.target_index, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
+    order = [choice.target_index] if checkpoint.estimates else sorted(classes, key=lambda index: float(before[index]))
     names = [for_plotly(labels[index]) for index in order]
     figure = go.Figure()
     for name, values, color in (("after", after, STRONG), ("before", before, QUIET)):
@@ -297,5 +293,5 @@ def show_answers(example: Example, before: Tensor, after: Tensor, choice: Method
     )
     figure.update_xaxes(range=None if checkpoint.estimates else [0, 1], visible=False, fixedrange=True)
     figure.update_yaxes(fixedrange=True)
-    best = visible(labels[choice.target_index if checkpoint.estimates else int(after.argmax())])
+    best = visible(labels[order[0] if checkpoint.estimates else int(after.argmax())])
     st.plotly_chart(figure, config={"displayModeBar": False}, key="answers", alt=f"After the change: {best}")

@@ -231,7 +231,9 @@ def document(config: ViTConfig, labels: Sequence[str], kind: str, architecture: 
     height, width = config.image_size
     names = {"id2label": {str(i): label for i, label in enumerate(labels)}} if labels else {}
     numbers = {"label2id": {label: i for i, label in enumerate(labels)}} if labels else {}
-    return stated | names | problem_type(config) | {
+    kind = "regression" if config.regression else "multi_label_classification"
+    together = {"problem_type": kind} if config.regression or config.multi_label else {}
+    return stated | names | together | {
         "architectures": [architecture],
         "model_type": kind,
         "hidden_act": _ACTIVATIONS[config.activation],
@@ -239,12 +241,6 @@ def document(config: ViTConfig, labels: Sequence[str], kind: str, architecture: 
         "attention_probs_dropout_prob": 0.0,
         "image_size": height if height == width else [height, width],
     } | numbers | {"dtype": "float32"}  # fmt: skip
-
-
-def problem_type(config: ViTConfig) -> dict[str, str]:
-    """Return the field of config.json that says what the outputs are, unless they are exclusive classes."""
-    kind = "regression" if config.regression else "multi_label_classification" if config.multi_label else ""
-    return {"problem_type": kind} if kind else {}
 
 
 def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:

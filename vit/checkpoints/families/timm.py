@@ -12,7 +12,6 @@ import torch
 
 from vit.checkpoints.families import timm_preprocess
 from vit.checkpoints.families.family import Family, check_stated
-from vit.checkpoints.families.huggingface import problem_type
 from vit.checkpoints.families.target import ConvertedModel, Target, split_prefix
 from vit.checkpoints.families.tensor_shapes import Tensors, concatenate, needed, with_position_bias
 from vit.checkpoints.families.timm_architectures import (
@@ -287,7 +286,8 @@ def _write_tensors(
     }
     if labels:
         stated["label_names"] = list(labels)
-    stated |= problem_type(config)  # for transformers, which opens the folder, too
+    if config.multi_label or config.regression:  # for transformers, which opens the folder, too
+        stated["problem_type"] = "regression" if config.regression else "multi_label_classification"
     stated["pretrained_cfg"] = {
         "custom_load": False,
         **timm_preprocess.written(preprocess),

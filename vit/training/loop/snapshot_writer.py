@@ -131,8 +131,8 @@ class SnapshotWriter:
         records = [
             AttentionRecord(
                 logits=output.logits[
-                    i : i + 1, : model.config.num_classes
-                ],  # (1, 0) for a model without classes, whose output is features
+                    i : i + 1, : model.config.num_classes * (model.activation != "none")
+                ],  # (1, 0) for a model without classes, whose output is features or numbers
                 queries=tuple(q[i] for q in output.queries),
                 keys=tuple(k[i] for k in output.keys),
                 prefix=model.config.prefix,
@@ -141,9 +141,7 @@ class SnapshotWriter:
             )
             for i, image in enumerate(images)
         ]
-        # Snapshots state probabilities, so numbers without them are left out.
-        shares = model.probabilities if model.activation != "none" else lambda logits: logits[:0]
-        return [self._explain(place, record, shares) for place, record in enumerate(records)]
+        return [self._explain(place, record, model.probabilities) for place, record in enumerate(records)]
 
     def _explain(
         self, place: int, record: AttentionRecord, shares: Callable[[Tensor], Tensor]

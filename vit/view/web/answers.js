@@ -25,7 +25,7 @@ export function showAnswers(page, answers, signed, ask) {
     const [name, bar, share] = ["span", "i", "data"].map((tag) => document.createElement(tag));
     name.textContent = name.title = label;
     bar.style.backgroundSize = `${cssPercent(probability)} 100%`;
-    bar.hidden = text !== undefined;
+    if (text) bar.style.visibility = "hidden"; // it keeps its column
     share.textContent = text ?? percent(probability);
     const row = document.createElement(canAsk && label !== target ? "button" : "div");
     row.append(name, bar, share);

@@ -284,16 +284,16 @@ export function occlusionText({ after, answers, ...rest }, patch, where) {
   return `Without the patch (${where}): ${answerText({ ...rest, after: after[patch], answer: answers[patch] })}`;
 }
 
+/** @param {number} value in any unit, formatted as by `vit.view.prediction.written` */
+const number = (value) => (Math.abs(value) < 1e4 ? String(+value.toPrecision(4)) : Math.round(value).toLocaleString("en")).replace("-", "−");
+
 /**
  * Describe how the answer changes.
  *
  * @param {Omit<Ablation, "hidden">} change
  */
 export function answerText({ target, before, after, answer, numbers }) {
-  if (numbers) {
-    const [now, change] = [after, after - before].map((value) => String(+value.toPrecision(4)).replace("-", "−"));
-    return `“${target}” = ${now} (${after < before ? "" : "+"}${change}).`;
-  }
+  if (numbers) return `“${target}” = ${number(after)} (${after < before ? "" : "+"}${number(after - before)}).`;
   const points = 100 * (after - before);
   const change = `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)} points`;
   return `“${target}” ${percent(after)} (${change}).${answer ? ` The answer becomes “${answer}”.` : ""}`;
