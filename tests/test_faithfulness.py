@@ -33,6 +33,8 @@ GRID, SIZE = (4, 5), (32, 40)
 class Weighing:
     """A model whose logit for class 1 is a weighted sum of pixels, so its true importances are known."""
 
+    activation = "softmax"
+
     def __init__(self, weights: Tensor):
         self.weights = weights
         self.images = 0
