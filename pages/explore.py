@@ -145,7 +145,7 @@ def show_viewer(
             occlusion = what_if.under_pointer(example, of_class, wanted)
             ablation = what_if.ablation(example, of_class, wanted)
     answers = predictions.bars_of(checkpoint, explanation)
-    if answers and choice and choice.target is not None:
+    if answers and choice and choice.target is not None and not checkpoint.estimates:
         answers |= {"target": checkpoint.labels[choice.target], "against": address.text("against")}
     with container:
         selection = viewer.show(

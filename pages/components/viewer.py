@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import streamlit as st
 
@@ -47,14 +47,15 @@ class Answers(TypedDict):
 
     Attributes:
         bars: label and probability, 0 to 1, most probable first; or label, 0 and the text of a number.
-        target, against: labels of the explained class, and of the one that it is compared with; "" for none.
+        target, against: labels of the explained class, and of the one that it is compared with, "" for none; without
+            them bars are no buttons.
         says: the answer in a few words, for presentations.
         note: text below.
     """
 
     bars: Sequence[tuple[str, float] | tuple[str, float, str]]
-    target: str
-    against: str
+    target: NotRequired[str]
+    against: NotRequired[str]
     says: str
     note: str
 
@@ -178,7 +179,7 @@ def show(
 
     def asked() -> None:
         label = (st.session_state.get(key) or {}).get("ask")
-        if on_ask and answers and isinstance(label, str) and label in dict(answers["bars"]):
+        if on_ask and answers and isinstance(label, str) and label in [name for name, *_ in answers["bars"]]:
             on_ask(label)
 
     passed = target = parsed(asdict(selection))

@@ -289,7 +289,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
             omit=False,
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in methods),
         )
-    if labels and not prefix and len(labels) > 1:
+    if not prefix and len(labels) > 1 and not checkpoint.estimates:
         link_controls.select(
             "Rather than",
             "against",

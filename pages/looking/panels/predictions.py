@@ -45,8 +45,6 @@ def bars_of(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExp
         note = f"It compares the {count:,} classes that it knows, and none fits well."
     # Rounded, as the stored first view and the model's own answer on another machine differ in the last digits.
     return {
-        "target": "",
-        "against": "",
         "bars": [(p.label, round(p.probability, 4)) for p in explanation.predictions[: abstention.NAMED]],
         "says": "".join(answer(checkpoint, explanation)),
         "note": note,

@@ -29,7 +29,7 @@ export function showAnswers(page, answers, signed, ask) {
     share.textContent = text ?? percent(probability);
     const row = document.createElement(canAsk && label !== target ? "button" : "div");
     row.append(name, bar, share);
-    if (against) row.className = { [target]: "for", [against]: "against" }[label] ?? "";
+    if (target && against) row.className = { [target]: "for", [against]: "against" }[label] ?? "";
     if (canAsk && label !== target) {
       row.title = name.title = `Why ${target} and not ${label}?`;
       row.ariaPressed = String(label === against);

@@ -109,8 +109,8 @@ export interface Ablation {
 /** See `pages.components.viewer.Answers`. */
 export interface Answers {
   bars: [label: string, probability: number, text?: string][];
-  target: string;
-  against: string;
+  target?: string;
+  against?: string;
   says: string;
   note: string;
 }
