@@ -97,6 +97,7 @@ class Explore:
         frames: key of the last explained animation, and its files.
         importance, verdict: key of the picture and class for which each was measured or requested.
         best_map, more_best: name of the best map whose masks were requested, by a click and by the browser.
+        stopped_best: name of the best map whose measurement was stopped.
         more_masks: key, by `method_choice.masks_name`, of the map for which the browser requests more masks.
         progress: progress of computations over many pictures, by key.
     """
@@ -115,6 +116,7 @@ class Explore:
     more_masks: str = ""
     best_map: str = ""
     more_best: str = ""
+    stopped_best: str = ""
     progress: dict[str, Progress] = field(default_factory=dict)
 
 

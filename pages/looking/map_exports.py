@@ -72,6 +72,8 @@ def _method_code(example: Example, selection: Selection, choice: MethodChoice) -
     if choice.explained_class is not None:
         custom = example.checkpoint.custom_classes
         code |= dict(custom.facts) if custom and "against" in custom.facts else {"target": choice.target}
+    if choice.method == method_choice.GROWING:
+        code["masks"] = method_choice.masks_of_best_map(example, choice)
     return code | ({"query": token, "direction": selection.direction} if token is not None else {})
 
 

@@ -15,10 +15,11 @@ from torch.nn import functional as F
 
 from pages.links import session
 from pages.looking.controls.method_choice import Example, pass_of
+from pages.server import public
 from pages.server.result_cache import cached
 from vit.explain import faithfulness_correlation
 from vit.explain.faithfulness_correlation import FITTED
-from vit.explain.kriging import BestMap
+from vit.explain.kriging import BestMap, Fit
 from vit.explain.methods import shares
 from vit.explain.settings import BEST_MAP_MASKS
 
@@ -70,8 +71,18 @@ def drops_so_far(example: Example, target: int, seed: int = 0) -> tuple[Tensor, 
 
 
 def most(example: Example) -> int:
-    """Return the total number of masks."""
-    return max(FIRST, min(MOST, MOST_BITS // math.prod(example.explanation.record.grid)))
+    """Return the total number of masks that judge maps."""
+    return max(FIRST, min(MOST, MOST_BITS // math.prod(example.explanation.record.grid), _affordable(example)))
+
+
+def most_for_best_map(example: Example) -> int:
+    """Return the largest number of masks for the best map."""
+    return max(LEAST, min(BEST_MAP_MASKS, _affordable(example)))
+
+
+def _affordable(example: Example) -> int:
+    """Return the number of masks of a picture and class that a public server has time for."""
+    return int(public.MASK_SECONDS / expected(example) * FIRST) if public.is_public() else MOST
 
 
 def measured(example: Example, target: int) -> MaskDrops | None:
@@ -100,7 +111,7 @@ def measure_first(example: Example, target: int, progress: Callable[[float], obj
         progress(len(growing.drops) / FIRST)
 
 
-def measure_more(example: Example, target: int, up_to: int = MOST, seed: int = 0) -> None:
+def measure_more(example: Example, target: int, up_to: int, seed: int = 0) -> None:
     """Measure one batch of about a second; if the run is stopped, end at once and discard the batch.
 
     Args:
@@ -112,7 +123,7 @@ def measure_more(example: Example, target: int, up_to: int = MOST, seed: int = 0
     with growing.measuring:
         done = len(growing.drops)
         each = faithfulness_correlation.seconds(model, size, FIRST) / FIRST
-        count = min(done + max(LEAST, int(STEP / max(each, 1e-6))), up_to, most(example))
+        count = min(done + max(LEAST, int(STEP / max(each, 1e-6))), up_to)
         if count <= done:
             return
         masks = faithfulness_correlation.random_masks(patches, count, seed)
@@ -130,22 +141,29 @@ def measure_more(example: Example, target: int, up_to: int = MOST, seed: int = 0
             growing.masks, growing.drops = masks, torch.cat([growing.drops, drops.cpu()])
 
 
-def best_map(example: Example, target: int) -> Tensor:
-    """Compute the best map from the masks that were measured so far: (N,), 0 for prefix tokens."""
+def fitted(example: Example, target: int) -> Fit:
+    """Fit the best map to the masks that were measured so far."""
 
     def work() -> BestMap:
         with pass_of(example):
             return BestMap.of(example.checkpoint.model, example.pixels, target, example.hook)
 
     known: BestMap = cached(("best map", example.key, target), work)
-    patches = known.fit(*drops_so_far(example, target, FITTED))
-    return shares(F.pad(patches.float(), (len(example.explanation.record.prefix), 0)))
+    masks = faithfulness_correlation.random_masks(len(known.relevance), most_for_best_map(example), FITTED)
+    return known.fit(masks, drops_so_far(example, target, FITTED)[1])
+
+
+def best_map(example: Example, target: int) -> Tensor:
+    """Compute the best map from the masks that were measured so far: (N,), 0 for prefix tokens."""
+    patches = fitted(example, target).weights.float()
+    return shares(F.pad(patches, (len(example.explanation.record.prefix), 0)))
 
 
 def measure_for_best_map(example: Example, target: int) -> None:
     """Measure the masks that the best map lacks, with a progress bar."""
     placeholder = st.empty()  # created in every run, so that later elements keep their positions
-    while (done := len(drops_so_far(example, target, FITTED)[1])) < BEST_MAP_MASKS:
-        placeholder.progress(done / BEST_MAP_MASKS, f"Best map: {done} of {BEST_MAP_MASKS} masks…")
-        measure_more(example, target, BEST_MAP_MASKS, FITTED)
+    while not fitted(example, target).complete:
+        done, planned = len(drops_so_far(example, target, FITTED)[1]), most_for_best_map(example)
+        placeholder.progress(done / planned, f"Best map: {done} of {planned} masks…")
+        measure_more(example, target, planned, FITTED)
     placeholder.empty()

@@ -17,6 +17,7 @@ MAX_PASS_BYTES = 1_000_000_000  # memory of all simultaneous passes [bytes]; a l
 AT_A_TIME = 2  # simultaneous passes; each uses all processors
 TOKENS = 1_025  # tokens of an input; larger ones keep a processor busy for long
 CHECKPOINT = 150  # size of offered pretrained checkpoints [MB]
+MASK_SECONDS = 60  # expected duration of the masks of a picture and class [s]
 MAX_VIDEO_SECONDS = 30  # duration of a video [s]
 FILM_MEMORY = 800_000_000  # memory of the process that decodes videos, one at a time [bytes]
 MAX_OPEN_PAGES = 100  # open pages

@@ -1,6 +1,8 @@
 """The best map on page Explore: it begins as AttnLRP, and improves while the browser asks for more."""
 
 import json
+import math
+import re
 
 import numpy as np
 import pytest
@@ -24,6 +26,12 @@ from vit.view.method_choice import MethodChoice
 from vit.view.selection import Selection
 
 LINK = {"view": "relevance", "method": "best", "target": "dog"}
+
+
+@pytest.fixture(autouse=True)
+def without_button(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may expect a long measurement."""
+    monkeypatch.setattr(best_map, "BUTTON_ABOVE_SECONDS", math.inf)
 
 
 @pytest.fixture
@@ -54,7 +62,11 @@ def test_map_begins_as_attnlrp_and_improves_until_its_masks_are_measured(page: A
     while more:
         values, _, more = offered_map(page, wanted=name)
     assert float(correlations(torch.tensor(values[1:]), fresh, drops)) > before + 0.05
-    torch.testing.assert_close(torch.tensor(values), weights(recorded, "best"), rtol=1e-3, atol=1e-5)
+    (done,) = (
+        re.findall(r"corrected by (\d+) masks: faithfulness", one.value) for one in page.caption if "corr" in one.value
+    )
+    expected = weights(recorded, "best", masks=int(done[0]))  # as the copied code does
+    torch.testing.assert_close(torch.tensor(values), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_long_measurement_waits_for_a_click(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +75,54 @@ def test_long_measurement_waits_for_a_click(page: AppTest, monkeypatch: pytest.M
     page.run()
     values, _, more = offered_map(page)
     assert not more
-    (button,) = (one for one in page.button if one.label == "Measure them")
-    button.click().run()
+    (text,) = (one.value for one in page.caption if "Masks make it truer" in one.value)
+    assert "128 take" in text and text.endswith("GB of memory.")
+    press(page, "Measure them")
     assert not np.array_equal(payload(page, "best feeder")[1]["values"], values)
+
+
+def press(page: AppTest, label: str) -> None:
+    (button,) = (one for one in page.button if one.label == label)
+    button.click().run()
+
+
+def test_stop_keeps_the_map_until_the_visitor_goes_on(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_drops, "STEP", 0.0)  # batches of eight masks
+    result_cache.retain(set())
+    page.run()
+    _, name, _ = offered_map(page)
+    some, _, more = offered_map(page, wanted=name)
+    assert more
+    press(page, "Stop")
+    values, _, more = offered_map(page, wanted=name)
+    assert not more and np.array_equal(values, some)
+    press(page, "Go on")
+    values, _, more = offered_map(page, wanted=name)
+    assert more and not np.array_equal(values, some)
+    (text,) = (one for one in page.get("progress") if "faithfulness about" in one.proto.text)
+    assert " of up to 128 masks" in text.proto.text
+
+
+def test_public_server_measures_fewer_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = vit.load_checkpoint("cifar10")
+    example = method_choice.Example("public", checkpoint, explain(checkpoint, samples.read("cat")))
+    assert mask_drops.most_for_best_map(example) == BEST_MAP_MASKS and mask_drops.most(example) == mask_drops.MOST
+    monkeypatch.setenv("VIT_PUBLIC", "1")
+    monkeypatch.setattr(mask_drops, "expected", lambda example: 2.5 * mask_drops.FIRST)
+    assert mask_drops.most_for_best_map(example) == 24 and mask_drops.most(example) == mask_drops.FIRST
+    result_cache.retain(set())
+    mask_drops.measure_for_best_map(example, 5)
+    assert len(mask_drops.drops_so_far(example, 5, FITTED)[1]) == 24
+
+
+def test_map_with_passes_of_its_own_has_no_backward_pass_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = vit.load_checkpoint("cifar10")
+    example = method_choice.Example("forward", checkpoint, explain(checkpoint, samples.read("cat")))
+    result_cache.retain(set())
+    monkeypatch.delattr(RecordedPass, "of_class")
+    for method in ("attnlrp", "legrad"):
+        numbers = method_choice.weights(example, Selection(view="relevance"), MethodChoice(5, method))
+        assert bool(numbers.any())
 
 
 def test_saved_viewer_has_the_map_as_it_is_now(recorded: RecordedPass) -> None:

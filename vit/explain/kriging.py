@@ -11,6 +11,8 @@ Sources: AttnLRP, see `vit.explain.lrp`; Gaussian processes, Rasmussen & William
 its constants are our own, chosen on pictures of CIFAR-10 and tried on others, see docs/measuring.md.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,7 +30,26 @@ _ALIKE = 0.3  # 1 minus the cosine of two patches' features at which their remai
 _OWN = 0.1  # variance of a patch's remainder that it shares with no other, so that many masks can tell all apart
 _NOISES = torch.logspace(-3, 1, 17, dtype=torch.float64)
 _DRAWS = 3  # weight of the assumption that the noise is as large as the remainder, in drops
+_GAIN = 0.01  # expected gain in correlation by all other masks below which they are not worthwhile
 _FLOOR = 0.3  # smallest share of the mean relevance that a patch's remainder is scaled by
+
+
+class Fit(NamedTuple):
+    """A best map, and what its masks tell about it.
+
+    Attributes:
+        weights: float64 (P,), the most probable part of each patch in the drop of the class.
+        masks: number of masks that it is fitted to.
+        correlation: faithfulness, estimated by predicting each drop from the others.
+        ceiling: estimated maximum of any map, rather too high; the rest of the drops is not a sum over patches.
+        complete: no mask is left, or the others are expected to raise the faithfulness by less than 0.01.
+    """
+
+    weights: Tensor
+    masks: int
+    correlation: float
+    ceiling: float
+    complete: bool
 
 
 class BestMap:
@@ -59,28 +80,54 @@ class BestMap:
             features = token_features(model, pixels, model.config.depth // 2, hook)
         return cls(attnlrp(model, pixels, target, hook=hook)[prefix:], features[prefix:])
 
-    def fit(self, masks: Tensor, drops: Tensor) -> Tensor:
-        """Return the most probable part of each patch in the drop of the class: float64 (P,).
+    def fit(self, masks: Tensor, drops: Tensor) -> Fit:
+        """Compute the most probable part of each patch in the drop of the class.
 
         Args:
-            masks: bool (M, P), see `random_masks`.
-            drops: (M,), see `score_drops`; with fewer than two, the map is AttnLRP's.
+            masks: bool (planned, P), see `random_masks`.
+            drops: (M,), of the first masks, see `score_drops`; with fewer than two, the map is AttnLRP's.
         """
-        patches, deviation = len(self.relevance), drops.double().std() if len(drops) > 1 else torch.zeros(())
+        count, patches = len(drops), len(self.relevance)
+        deviation = drops.double().std() if count > 1 else torch.zeros(())
         if not deviation > 0:
-            return self.relevance
+            return Fit(self.relevance, count, 0.0, 0.0, count == len(masks))
         # A map's sums over masks have this variance, relative to the sum of squares of the map less its mean.
         share = MASKED_SHARE * (1 - MASKED_SHARE) * patches / (patches - 1)
         centred = self.relevance - self.relevance.mean()
         prior = _RELEVANCE * deviation * centred / (share**0.5 * centred.norm()).clamp_min(1e-30)
         size = self.alike.trace() - self.alike.sum() / patches
         alike = self.alike * deviation**2 / (share * size).clamp_min(1e-30)
-        covered = masks.double() - masks.double().mean(0)
-        rest = drops.double() - drops.double().mean() - covered @ prior
+        covered = masks[:count].double() - masks[:count].double().mean(0)
+        centred_drops = drops.double() - drops.double().mean()
+        rest = centred_drops - covered @ prior
         sizes, directions = torch.linalg.eigh(covered @ alike @ covered.T)
-        along = directions.T @ rest
-        noise = _most_probable_noise(sizes.clamp_min(0) / deviation**2, (along / deviation).square()) * deviation**2
-        return prior + alike @ covered.T @ directions @ (along / (sizes.clamp_min(0) + noise))
+        sizes, along = sizes.clamp_min(0), directions.T @ rest
+        noise = _most_probable_noise(sizes / deviation**2, (along / deviation).square()) * deviation**2
+        weights = prior + alike @ covered.T @ directions @ (along / (sizes + noise))
+        # Leave-one-out, the mean of the drops included: the sum over a mask of the weights that are fitted without it.
+        left_out = (directions / (sizes + noise)) @ directions.T - 1 / (count * noise)  # (M, M)
+        predicted = centred_drops - (1 - 1 / count) * (left_out @ rest) / left_out.diag()
+        # Variances of the drop of a fresh mask: what the map predicts, what it could with all masks, what none could.
+        found = share * (weights - weights.mean()).square().sum()
+        unknown = deviation**2 - share * _explained(covered, alike, noise)
+        total = found + unknown + noise
+        every = masks.double() - masks.double().mean(0)
+        later = found + unknown - deviation**2 + share * _explained(every, alike, noise)
+        correlation = float(torch.corrcoef(torch.stack([predicted, centred_drops]))[0, 1])
+        ceiling = max(correlation, float((1 - noise / total).sqrt()))
+        complete = count == len(masks) or bool((later / total).sqrt() - (found / total).sqrt() < _GAIN)
+        return Fit(weights, count, correlation, ceiling, complete)
+
+
+def _explained(covered: Tensor, alike: Tensor, noise: Tensor) -> Tensor:
+    """Return the variance of the remainder that masks explain, in units of the variance of a mask's sum.
+
+    Source: Rasmussen & Williams 2006, eq. 2.26; it does not depend on the drops, so masks can be judged in advance.
+    """
+    covariance = covered @ alike  # (M, P)
+    spread = covariance - covariance.mean(1, keepdim=True)
+    identity = torch.eye(len(covered), dtype=torch.float64)
+    return torch.linalg.solve(covariance @ covered.T + noise * identity, spread @ spread.T).trace()
 
 
 def _most_probable_noise(sizes: Tensor, squares: Tensor) -> Tensor:
@@ -118,5 +165,5 @@ def best_map(
     """
     known = BestMap.of(model, pixels, target, hook)
     drawn = random_masks(len(known.relevance), masks, FITTED)
-    weights = known.fit(drawn, score_drops(model, pixels, target, drawn, hook, progress))
+    weights = known.fit(drawn, score_drops(model, pixels, target, drawn, hook, progress)).weights
     return F.pad(weights.float(), (len(model.config.prefix), 0))

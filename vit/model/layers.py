@@ -54,19 +54,17 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.bias, weight = layer.bias, layer.weight.detach()
         # Up to 64, since processors without VNNI add two products in 16 bits: 2 * 255 * 64 < 2 ** 15.
-        self.scale = (weight.abs().amax(1) / 64).clamp_min(1e-30)
-        self.zero = torch.zeros(len(weight), dtype=torch.long)
-        rounded = (weight / self.scale[:, None]).round().to(torch.int8)
-        self.weight = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self.scales, self.zeros = weight.abs().amax(1) / 64 + 1e-30, torch.zeros(len(weight), dtype=torch.long)
+        self.weight = torch.ops.onednn.qlinear_prepack((weight / self.scales[:, None]).round().to(torch.int8), None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute x W^T + b: (..., in) to (..., out), float32."""
         low, high = map(float, x.aminmax())
-        step = max(high - low, 1e-30) / 254
+        step = (high - low) / 254 + 1e-30
         zero = round(-low / step)
         inputs = torch.add(torch.tensor(zero + 0.5), x, alpha=1 / step).to(torch.uint8)  # adding 0.5 rounds to nearest
-        numbers = inputs, step, zero, self.weight, self.scale, self.zero, self.bias, 1.0, 0, torch.float32
-        result: Tensor = torch.ops.onednn.qlinear_pointwise(*numbers, "none", [], "")
+        rounded = inputs, step, zero, self.weight, self.scales, self.zeros
+        result: Tensor = torch.ops.onednn.qlinear_pointwise(*rounded, self.bias, 1.0, 0, torch.float32, "none", [], "")
         return result
 
 

@@ -181,6 +181,11 @@ def weights(example: Example, selection: Selection, choice: MethodChoice | None)
     return with_bar(key, f"{method.title}: many passes…", work) if method.passes else cached(key, work)
 
 
+def masks_of_best_map(example: Example, choice: MethodChoice) -> int:
+    """Return the number of masks that were measured for the best map so far."""
+    return int(_mask_drops().fitted(example, choice.target_index).masks)
+
+
 def _mask_drops() -> Any:
     from pages.looking import mask_drops  # noqa: PLC0415 # it imports torch, and this module
 

@@ -6,44 +6,60 @@ from pages.components import viewer
 from pages.links import session
 from pages.looking import mask_drops
 from pages.looking.controls.method_choice import Example, growing_name
+from pages.server import pass_queue
+from vit import view
 from vit.explain.faithfulness_correlation import FITTED
-from vit.explain.settings import BEST_MAP_MASKS
 from vit.view.captions import format_duration
 from vit.view.payload import pack_map
 
 BUTTON_ABOVE_SECONDS = 10.0  # longer measurements start with a button [s]
+SHOWN_FROM = 16  # masks from which the faithfulness is shown; fewer leave it open
 
 
 @st.fragment
 def show(example: Example, target: int) -> None:
     """Send the map to the viewer, and measure more masks while the page is visible, until they no longer help."""
     state, request = session.of(session.Explore), growing_name(example, target)
-    line, feeder = st.empty(), st.container()
-    done = len(mask_drops.drops_so_far(example, target, FITTED)[1])
-    expected = mask_drops.expected(example) / mask_drops.FIRST * (BEST_MAP_MASKS - done)
+    size = example.explanation.preprocess.size
+    with st.container(horizontal=True, vertical_alignment="center"):
+        line, button = st.empty(), st.empty()
+    feeder = st.container()
+    most, fit = mask_drops.most_for_best_map(example), mask_drops.fitted(example, target)
+    expected = mask_drops.expected(example) / mask_drops.FIRST * (most - fit.masks)
     started = state.best_map == request or expected <= BUTTON_ABOVE_SECONDS
-    if not started:
-        with line.container(horizontal=True, vertical_alignment="center"):
-            st.caption(f"This is AttnLRP. Masks make it truer: {BEST_MAP_MASKS} take {format_duration(expected)}.")
-            if st.button("Measure them"):
-                state.best_map, state.more_best, started = request, request, True
 
-    def draw_progress() -> None:
-        if started and done < BEST_MAP_MASKS:
-            line.progress(done / BEST_MAP_MASKS, f"The map gets truer: {done} of {BEST_MAP_MASKS} masks.")
-        elif started:
-            line.caption(f"AttnLRP, corrected by {BEST_MAP_MASKS} masks.")
+    going = started and not fit.complete and state.stopped_best != request
 
-    draw_progress()
-    if started and state.more_best == request and done < BEST_MAP_MASKS:
-        mask_drops.measure_more(example, target, BEST_MAP_MASKS, FITTED)
-        done = len(mask_drops.drops_so_far(example, target, FITTED)[1])
-        draw_progress()
-    state.more_best = ""
+    def press(stopped: str) -> None:
+        state.best_map, state.more_best, state.stopped_best = request, request, stopped
 
     def on_more() -> None:
         state.more_best = request
 
+    def draw_line() -> None:
+        error = 2 * (1 - fit.correlation**2) / max(1, fit.masks - 1) ** 0.5
+        about = f": faithfulness about {fit.correlation:.2f} ± {error:.2f}, of at most {fit.ceiling:.2f}"
+        about *= fit.masks >= SHOWN_FROM
+        if fit.complete:
+            line.caption(f"AttnLRP, corrected by {fit.masks} masks{about}.")
+        elif started:
+            line.progress(fit.masks / most, f"{fit.masks} of up to {most} masks{about}")
+        else:
+            memory = pass_queue.WITH_GRADIENTS * view.cost(example.checkpoint, size).memory
+            cost = f"{format_duration(expected)} and {memory / 1e9:.1f} GB of memory"
+            line.caption(f"This is AttnLRP. Masks make it truer: {most} take {cost}.")
+
+    draw_line()
+    if not fit.complete:
+        label = "Stop" if going else "Go on" if started else "Measure them"
+        button.button(label, on_click=press, args=(request if going else "",))
+    if going and state.more_best == request:
+        mask_drops.measure_more(example, target, most, FITTED)
+        fit = mask_drops.fitted(example, target)
+        draw_line()
+        if fit.complete:
+            button.empty()
+    state.more_best = ""
     improved = pack_map(mask_drops.best_map(example, target))
     with feeder:
-        viewer.feed("best feeder", improved, request, on_more if started and done < BEST_MAP_MASKS else None)
+        viewer.feed("best feeder", improved, request, on_more if going and not fit.complete else None)

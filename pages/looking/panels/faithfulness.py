@@ -94,7 +94,7 @@ def show(
         _show_verdict(example, choice, selection, measured)
     if drawn and state.more_masks == name and not measured.complete:
         # Measure after drawing, so that the elements above do not change meanwhile.
-        mask_drops.measure_more(example, target)
+        mask_drops.measure_more(example, target, mask_drops.most(example))
         more = mask_drops.measured(example, target)
     else:
         more = measured
