@@ -40,10 +40,10 @@ def test_map_is_the_posterior_mean_of_its_model(count: int) -> None:
     random = random_masks(PATCHES, 20_000, 5).double()  # shows the variances that the model states
     random = random - random.mean(0)
     relevance = known.relevance - known.relevance.mean()
-    relevance = 0.3 * drops.std() * relevance / (random @ relevance).std()
+    relevance = 0.6 * drops.std() * relevance / (random @ relevance).std()
     covariance = known.alike * drops.var() / ((random @ known.alike) * random).sum(1).mean()
     z = masks.double() - masks.double().mean(0)
-    result, far = known.fit(masks, drops).weights, []
+    result, far = known.fit(masks, drops).fitted, []
     for noise in torch.logspace(-3, 1, 17) * drops.var():
         precision = z.T @ z / noise + torch.linalg.inv(covariance)
         expected = relevance + torch.linalg.solve(precision, z.T @ (drops - z @ relevance)) / noise
@@ -56,9 +56,20 @@ def test_many_drops_tell_how_noisy_they_are(noise: float, least: float, most: fl
     known, parts = planted(3)
     masks = random_masks(PATCHES, 300)
     drops = masks.double() @ parts + noise * torch.randn(300, generator=generator(1)).double()
-    fitted = known.fit(masks, drops).weights
+    fitted = known.fit(masks, drops).fitted
     assert least <= float(torch.corrcoef(torch.stack([fitted, parts]))[0, 1]) <= most
     assert float((masks.double() @ fitted).std() / drops.std()) <= 1 if noise == 0 else 0.5
+
+
+def test_map_keeps_less_of_attnlrp_the_more_masks_there_are() -> None:
+    known, parts = planted(0)
+    masks, shares = random_masks(PATCHES, 300), []
+    for count in (4, 40, 300):
+        fit = known.fit(masks[:count], drops_of(parts, masks[:count]))
+        kept = fit.weights - fit.fitted
+        assert float(torch.corrcoef(torch.stack([kept, known.relevance]))[0, 1]) == pytest.approx(1)
+        shares.append(float(kept.norm() / (fit.fitted - fit.fitted.mean()).norm()))
+    assert 0.5 > shares[0] > shares[1] > shares[2] > 0.1
 
 
 @pytest.mark.parametrize("drops", [[], [0.5], [0.3, 0.3, 0.3]])
@@ -76,9 +87,11 @@ def test_map_predicts_fresh_masks_better_than_relevance_and_removal(count: int) 
         masks, fresh = random_masks(PATCHES, count), random_masks(PATCHES, 512, 1)
         drops, true = drops_of(parts, masks), fresh.double() @ parts
         fitted = removal(masks, drops).weights if count >= 8 else known.relevance
-        maps = torch.stack([known.fit(masks, drops).weights, known.relevance, fitted])
-        ours, *others = correlations(maps, fresh, true)
-        better.append(ours > max(others) - 0.005)
+        fit = known.fit(masks, drops)
+        ours, shown, *others = correlations(
+            torch.stack([fit.fitted, fit.weights, known.relevance, fitted]), fresh, true
+        )
+        better.append(ours > max(others) - 0.005 and shown > max(others) - 0.1)  # AttnLRP is a poor guide here
     assert sum(better) >= 7
 
 
@@ -95,9 +108,9 @@ def test_estimated_faithfulness_and_ceiling_are_those_on_fresh_masks(noise: floa
         )
         fit = known.fit(masks, drops)
         ceiling = correlations(parts, fresh, true)
-        apart.append([fit.correlation - correlations(fit.weights, fresh, true), fit.ceiling - ceiling])
+        apart.append([fit.correlation - correlations(fit.fitted, fresh, true), fit.ceiling - ceiling])
     correlation, above = torch.tensor(apart).mean(0)
-    assert abs(correlation) < 0.05 and -0.05 < above < 0.15
+    assert abs(correlation) < 0.05 and -0.05 < above < 0.2
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -107,7 +120,7 @@ def test_leave_one_out_is_that_of_maps_fitted_without_each_mask(seed: int) -> No
     drops = drops_of(parts, masks)
     left = [torch.arange(40) != index for index in range(40)]
     sums = [
-        (one.double() - masks.double().mean(0)) @ known.fit(masks[rest], drops[rest]).weights
+        (one.double() - masks.double().mean(0)) @ known.fit(masks[rest], drops[rest]).fitted
         for one, rest in zip(masks, left, strict=True)
     ]
     expected = torch.corrcoef(torch.stack([torch.stack(sums), drops]))[0, 1]

@@ -25,12 +25,15 @@ from vit.model.attention import Hook
 from vit.model.cost import Progress
 from vit.model.transformer import VisionTransformer
 
-_RELEVANCE = 0.3  # standard deviation of the drops that relevance explains, as a share of all
+_RELEVANCE = 0.6  # standard deviation of the drops that relevance explains, as a share of all
 _ALIKE = 0.3  # 1 minus the cosine of two patches' features at which their remainders' correlation has fallen to 1 / e
 _OWN = 0.1  # variance of a patch's remainder that it shares with no other, so that many masks can tell all apart
 _NOISES = torch.logspace(-3, 1, 17, dtype=torch.float64)
 _DRAWS = 3  # weight of the assumption that the noise is as large as the remainder, in drops
 _GAIN = 0.01  # expected gain in correlation by all other masks below which they are not worthwhile
+# Size of AttnLRP, relative to the fitted map, that is added to it before any mask, and masks after which half of it is
+# left. By SaCo, which covers less at once, AttnLRP is above maps that are fitted to few masks, and the sum is not below.
+_KEPT, _HALVED = 0.5, 100
 _FLOOR = 0.3  # smallest share of the mean relevance that a patch's remainder is scaled by
 
 
@@ -38,14 +41,16 @@ class Fit(NamedTuple):
     """A best map, and what its masks tell about it.
 
     Attributes:
-        weights: float64 (P,), the most probable part of each patch in the drop of the class.
+        weights: float64 (P,), the map: `fitted`, and a share of AttnLRP that shrinks with the masks.
+        fitted: float64 (P,), the most probable part of each patch in the drop of the class.
         masks: number of masks that it is fitted to.
-        correlation: faithfulness, estimated by predicting each drop from the others.
+        correlation: faithfulness of `fitted`, estimated by predicting each drop from the others.
         ceiling: estimated maximum of any map, rather too high; the rest of the drops is not a sum over patches.
         complete: no mask is left, or the others are expected to raise the faithfulness by less than 0.01.
     """
 
     weights: Tensor
+    fitted: Tensor
     masks: int
     correlation: float
     ceiling: float
@@ -90,7 +95,7 @@ class BestMap:
         count, patches = len(drops), len(self.relevance)
         deviation = drops.double().std() if count > 1 else torch.zeros(())
         if not deviation > 0:
-            return Fit(self.relevance, count, 0.0, 0.0, count == len(masks))
+            return Fit(self.relevance, self.relevance, count, 0.0, 0.0, count == len(masks))
         # A map's sums over masks have this variance, relative to the sum of squares of the map less its mean.
         share = MASKED_SHARE * (1 - MASKED_SHARE) * patches / (patches - 1)
         centred = self.relevance - self.relevance.mean()
@@ -103,12 +108,12 @@ class BestMap:
         sizes, directions = torch.linalg.eigh(covered @ alike @ covered.T)
         sizes, along = sizes.clamp_min(0), directions.T @ rest
         noise = _most_probable_noise(sizes / deviation**2, (along / deviation).square()) * deviation**2
-        weights = prior + alike @ covered.T @ directions @ (along / (sizes + noise))
+        fitted = prior + alike @ covered.T @ directions @ (along / (sizes + noise))
         # Leave-one-out, the mean of the drops included: the sum over a mask of the weights that are fitted without it.
         left_out = (directions / (sizes + noise)) @ directions.T - 1 / (count * noise)  # (M, M)
         predicted = centred_drops - (1 - 1 / count) * (left_out @ rest) / left_out.diag()
         # Variances of the drop of a fresh mask: what the map predicts, what it could with all masks, what none could.
-        found = share * (weights - weights.mean()).square().sum()
+        found = share * (fitted - fitted.mean()).square().sum()
         unknown = deviation**2 - share * _explained(covered, alike, noise)
         total = found + unknown + noise
         every = masks.double() - masks.double().mean(0)
@@ -116,7 +121,8 @@ class BestMap:
         correlation = float(torch.corrcoef(torch.stack([predicted, centred_drops]))[0, 1])
         ceiling = max(correlation, float((1 - noise / total).sqrt()))
         complete = count == len(masks) or bool((later / total).sqrt() - (found / total).sqrt() < _GAIN)
-        return Fit(weights, count, correlation, ceiling, complete)
+        kept = _KEPT / (1 + count / _HALVED) * (fitted - fitted.mean()).norm() * F.normalize(centred, dim=0)
+        return Fit(fitted + kept, fitted, count, correlation, ceiling, complete)
 
 
 def _explained(covered: Tensor, alike: Tensor, noise: Tensor) -> Tensor:
