@@ -33,7 +33,7 @@ _DRAWS = 3  # weight of the assumption that the noise is as large as the remaind
 _GAIN = 0.01  # expected gain in correlation by all other masks below which they are not worthwhile
 # Size of AttnLRP, relative to the fitted map, that is added to it before any mask, and masks after which half of it is
 # left. By SaCo, which covers less at once, AttnLRP is above maps fitted to few masks, and the sum is not below.
-_KEPT, _HALVED = 0.5, 100
+_KEPT, _HALVED = 0.5, 400
 _FLOOR = 0.3  # smallest share of the mean relevance that a patch's remainder is scaled by
 
 
