@@ -71,7 +71,7 @@ def start_page(page: str, *, remember: bool = True, at_first: Callable[[], PageL
     Args:
         page: name of the page.
         remember: restore the page's last state when the visitor returns to it.
-        at_first: returns the initial link if the page has none yet.
+        at_first: returns the initial link if the page has none yet but page Explore has.
     """
     visit = session.of(session.Visit)
     if not visit.in_app:
@@ -83,7 +83,7 @@ def start_page(page: str, *, remember: bool = True, at_first: Callable[[], PageL
     foreign = left and not here.keys() & left.keys() and here.keys() <= other.keys()
     if left and foreign and visit.entered != page:
         st.query_params.from_dict(left)
-    elif at_first and not left and not here:
+    elif at_first and not left and not here and "explore" in visit.links:
         address.show(at_first())
     visit.entered = page
     if remember:

@@ -217,14 +217,13 @@ def block_or_head_title(kind: str, which: int | str) -> str:
 def pick_method(checkpoint: Any) -> str:
     """Draw the control for the method that explains the predicted class."""
     names = list(METHODS) if checkpoint.labels else list(WITHOUT_CLASSES)
-    default = "relevance" if checkpoint.labels else names[0]  # of links of earlier versions, which named none
+    default = "relevance" if checkpoint.labels else names[0]
     return link_controls.select(
         "Map",
         "m_method",
         names,
         default,
         format_func=lambda name: METHODS[name].title,
-        omit=False,
         help=f"Of the {'first output' if checkpoint.estimates else 'predicted class'}.\n\n"
         + "\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in names),
     )

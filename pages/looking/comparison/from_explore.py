@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 from pages.links import session
-from pages.links.page_links import CompareLink, ExploreLink, SheetLink, SideLink
+from pages.links.page_links import CompareLink, ExploreLink, SideLink
 from pages.server import uploaded_pictures
 from pages.server.uploaded_pictures import Upload
-from vit.view import first_view
 
 
 def link() -> CompareLink:
@@ -14,15 +13,15 @@ def link() -> CompareLink:
 
     Two maps of the same checkpoint have different views: if the left side shows relevance, the right shows attention.
     """
-    link = ExploreLink.from_query(session.of(session.Visit).links.get("explore", {}))
-    view, method = link.viewer.get("view", ""), link.method or first_view.METHOD
+    link = ExploreLink.from_query(session.of(session.Visit).links["explore"])
+    view = link.viewer.get("view", "")
     left = SideLink(
         checkpoint=link.checkpoint,
         sample=link.sample,
         size=link.size,
         classes=link.classes,
         target=link.target,
-        method=method,
+        method=link.method,
         view=view,
     )
     upload = session.of(session.Explore).upload
@@ -37,8 +36,7 @@ def link() -> CompareLink:
         checkpoint=link.checkpoint,
         size=link.size,
         classes=link.classes,
-        method=method,
         view="attention" if view == "relevance" else "",
     )
     shared = {name: value for name, value in link.viewer.items() if name not in ("view", "hidden")}
-    return CompareLink(a=left, b=right, sheet=SheetLink(method=method), viewer=shared)
+    return CompareLink(a=left, b=right, viewer=shared)

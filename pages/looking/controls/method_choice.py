@@ -210,7 +210,8 @@ def methods_for(checkpoint: Any) -> list[str]:
 def linked_method(checkpoint: Any, prefix: str = "") -> str:
     """Return the method that the link names, or the one to begin with.
 
-    Links of earlier versions named no method where they showed relevance, and page Compare's still do not.
+    Links of earlier versions named no method where they showed relevance. On page Compare it is relevance, whose maps
+    follow the pointer on both sides.
     """
     methods, linked = methods_for(checkpoint), address.text(f"{prefix}method")
     if linked in methods or not checkpoint.labels:
@@ -291,7 +292,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
             current,
             format_func=lambda name: METHODS[name].title,
             along=view,
-            omit=False,
+            omit=bool(prefix),
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in methods),
         )
     if not prefix and len(labels) > 1 and not checkpoint.estimates:
