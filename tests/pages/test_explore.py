@@ -413,7 +413,7 @@ def test_class_rather_than_another_is_explained(page: AppTest) -> None:
     picture = vit.decode_image(samples.read("cat"))
     expected = vit.heatmap(checkpoint, picture, "attnlrp", "dog", against="cat").flatten()
     assert np.allclose(told["computed"]["values"][1:], expected, rtol=1e-3, atol=1e-6)
-    assert "Measured for “dog rather than cat”" in texts(page, "caption").replace("\\", "")
+    assert "Measured by the change of “dog rather than cat”" in texts(page, "caption").replace("\\", "")
     assert any("target=5, against=3" in one.value for one in page.code)
     run(page, against="elk")  # no such class
     assert sent_to(page)["method"]["target"] == "dog"

@@ -253,7 +253,8 @@ def missing_class(example: Example, prefix: str = "") -> str:
     labels, linked = example.checkpoint.labels, address.text(f"{prefix}target")
     if not linked or not labels or linked in link_controls.distinct(labels):
         return ""
-    return f"{example.checkpoint.name} has no “{linked}”, which the link names. The first in the list is shown."
+    noun, shown = ("output", "first output") if example.checkpoint.estimates else ("class", "most probable class")
+    return f"{example.checkpoint.name} has no {noun} “{linked}”, which the link names. The {shown} is shown."
 
 
 def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | None:

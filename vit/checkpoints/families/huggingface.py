@@ -231,8 +231,8 @@ def document(config: ViTConfig, labels: Sequence[str], kind: str, architecture: 
     height, width = config.image_size
     names = {"id2label": {str(i): label for i, label in enumerate(labels)}} if labels else {}
     numbers = {"label2id": {label: i for i, label in enumerate(labels)}} if labels else {}
-    kind = "regression" if config.regression else "multi_label_classification"
-    together = {"problem_type": kind} if config.regression or config.multi_label else {}
+    problem = "regression" if config.regression else "multi_label_classification"
+    together = {"problem_type": problem} if config.regression or config.multi_label else {}
     return stated | names | together | {
         "architectures": [architecture],
         "model_type": kind,
