@@ -45,13 +45,14 @@ class Tally:
         squares: sum of squared differences from the mean, (L, H) float64.
         uniform: see `Statistic`.
         artefacts: share of artefacts among the patch tokens after the last block, for each picture, see `high_norm`.
+            Tensors without dimensions, so that nothing waits for a GPU.
     """
 
     pictures: int = 0
     means: Mapping[str, Tensor] = field(default_factory=dict)
     squares: Mapping[str, Tensor] = field(default_factory=dict)
     uniform: Mapping[str, float] = field(default_factory=dict)
-    artefacts: tuple[float, ...] = ()
+    artefacts: tuple[Tensor, ...] = ()
 
     def __add__(self, other: "Tally") -> "Tally":
         """Combine the statistics of two sets of pictures.
@@ -97,8 +98,8 @@ def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
         means[name] = values.mean(1)
         squares[name] = (values - means[name][:, None]).square().sum(1)
         uniform[name] = statistic.uniform
-    artefacts = high_norm(output.norms[:, len(together.prefix) :]).double().mean(1).tolist()
-    return Tally(len(pixels), means, squares, uniform, tuple(artefacts))
+    artefacts = high_norm(output.norms[:, len(together.prefix) :]).double().mean(1)
+    return Tally(len(pixels), means, squares, uniform, artefacts.unbind())
 
 
 def census(
@@ -222,7 +223,7 @@ def sentence(name: str, statistic: Statistic) -> str:
     return f"{STATISTICS[name]}, {what}. Uniform attention: {format_statistic(name, statistic.uniform)}."
 
 
-def artefacts_sentence(shares: Sequence[float]) -> str:
+def artefacts_sentence(shares: Sequence[float | Tensor]) -> str:
     """Describe the mean share of artefacts over pictures, see `Tally.artefacts`."""
     mean, low, high = interval(torch.tensor(shares))
     return (
