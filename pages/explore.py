@@ -124,15 +124,16 @@ def show_viewer(
         share = st.container(key="share").popover("Share", width="content", disabled=bool(stored))
         with st.container(key="choice"):  # positioned beside the viewer's controls, see appearance.css
             choice = method_choice.pick_folded(example)
-        question, asked = method_choice.asked(example, choice)
+        contrast, contrast_choice = method_choice.contrastive(example, choice)
         container = st.container()
     wanted = Selection.from_query(address.read(ExploreLink).viewer, *shape)
     improving, more, below, feeders = (st.container() for _ in range(4))
     with feeders:  # after the viewer, which Streamlit would remount if an element were inserted before it
-        computed, method = method_choice.computed_map(question, wanted, asked, growing=True)
+        computed, method = method_choice.computed_map(contrast, wanted, contrast_choice, growing=True)
         pictures = open_pictures(example) if wanted.view == "components" and not stored else ()
         features = token_features.feed("features feeder", example, wanted, pictures)
     of_class = choice if choice and choice.target is not None else None
+    explained = contrast_choice if of_class else None
     with below:
         panel = pick_panel(of_class)
         # Every panel has a place of its own, and an empty element replaces the previous panel at once. Some panels
@@ -159,7 +160,7 @@ def show_viewer(
             occlusion=occlusion,
             ablation=ablation,
             answers=answers,
-            masks=method_choice.masks_name(question, asked.target_index) if of_class and asked else "",
+            masks=method_choice.masks_name(contrast, explained.target_index) if explained else "",
             on_ask=ask,
             features=features,
             on_change=remember,
@@ -172,9 +173,11 @@ def show_viewer(
             first_view.show_waiting()
         return
     with more:
-        server_map, page_map, code = map_exports.for_export(question, selection, asked, computed, method, pictures)
-        if of_class and asked:
-            page_map["masks"] = faithfulness.packed(question, asked.target_index)
+        server_map, page_map, code = map_exports.for_export(
+            contrast, selection, contrast_choice, computed, method, pictures
+        )
+        if explained:
+            page_map["masks"] = faithfulness.packed(contrast, explained.target_index)
         page_map["answers"] = answers
         downloads.show(
             share,
@@ -186,12 +189,14 @@ def show_viewer(
             code,
             **page_map,
         )
-    if of_class and asked and asked.method == method_choice.GROWING and selection.view == "relevance":
+    if explained and explained.method == method_choice.GROWING and selection.view == "relevance":
         with improving:
-            best_map.show(question, asked.target_index)
-    if of_class and asked:
+            best_map.show(contrast, explained.target_index)
+    if explained:
         with places[panel] if panel == "faithfulness" else unseen:
-            faithfulness.show(question, asked, selection, panel == "faithfulness", link_controls.link_of(INSIDE) | link)
+            faithfulness.show(
+                contrast, explained, selection, panel == "faithfulness", link_controls.link_of(INSIDE) | link
+            )
     with places[panel]:
         show_panel(example, of_class, selection, panel)
 

@@ -177,7 +177,7 @@ def show(
     def parsed(values: Mapping[str, Any]) -> Selection:
         return Selection.from_query(values, *shape)
 
-    def asked() -> None:
+    def ask() -> None:
         label = (st.session_state.get(key) or {}).get("ask")
         if on_ask and answers and isinstance(label, str) and label in [name for name, *_ in answers["bars"]]:
             on_ask(label)
@@ -237,6 +237,6 @@ def show(
         data=[message],  # a list, because Streamlit imports pandas (half a second) to inspect a dictionary's values
         default={"selection": None},
         on_selection_change=changed,
-        on_ask_change=asked,
+        on_ask_change=ask,
     )
     return current

@@ -93,7 +93,8 @@ def measured(example: Example, target: int) -> MaskDrops | None:
     doubled = 1 << (len(drops).bit_length() - 1)  # the ceiling is slow to compute, so only at powers of two
     if doubled not in growing.ceilings:
         growing.ceilings[doubled] = faithfulness_correlation.removal(masks[:doubled], drops[:doubled]).ceiling
-    output = float(example.explanation.record.logits[0, target]) if example.checkpoint.estimates else None
+    regression = example.checkpoint.config.regression  # a difference of logits has their unit
+    output = float(example.explanation.record.logits[0, target]) if regression else None
     decidable = faithfulness_correlation.masks_are_informative(drops, output)
     return MaskDrops(masks, drops, growing.ceilings[doubled], len(drops) >= most(example), decidable)
 

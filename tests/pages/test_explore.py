@@ -20,6 +20,7 @@ from pages.server import uploaded_pictures
 from tests.pages.controls import address, app_page, control, run, texts
 from tests.pages.offered import payload, sent_to
 from tests.pages.pictures import png
+from vit.explain import faithfulness_correlation
 from vit.explain.components import components, patch_features
 from vit.images import samples
 from vit.images.encode import encode_image
@@ -404,7 +405,15 @@ def test_old_links_keep_relevance_and_new_ones_name_the_method(page: AppTest) ->
 
 
 @pytest.mark.usefixtures("verdicts")
-def test_class_rather_than_another_is_explained(page: AppTest) -> None:
+def test_class_rather_than_another_is_explained(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = set()
+    judge = faithfulness_correlation.masks_are_informative
+
+    def noted(drops: Any, output: float | None = None) -> bool:
+        outputs.add(output)
+        return judge(drops, output)
+
+    monkeypatch.setattr(faithfulness_correlation, "masks_are_informative", noted)
     run(page, view="relevance", method="attnlrp", target="dog", against="cat", panel="faithfulness")
     told = sent_to(page)
     assert told["method"]["target"] == "dog rather than cat"
@@ -415,5 +424,6 @@ def test_class_rather_than_another_is_explained(page: AppTest) -> None:
     assert np.allclose(told["computed"]["values"][1:], expected, rtol=1e-3, atol=1e-6)
     assert "Measured by the change of “dog rather than cat”" in texts(page, "caption").replace("\\", "")
     assert any("target=5, against=3" in one.value for one in page.code)
+    assert outputs == {None}  # logits have a unit; the record holds those of the classes, not their difference
     run(page, against="elk")  # no such class
     assert sent_to(page)["method"]["target"] == "dog"

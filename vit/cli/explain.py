@@ -89,7 +89,7 @@ def run_explain(options: argparse.Namespace) -> None:
     checkpoint = load_with_classes(options)
     if options.method is None:
         best = recommended(checkpoint.facts)
-        options.method = best if checkpoint.labels and _given(options) <= {*options_of(best)} else "attention"
+        options.method = best if checkpoint.labels and _method_options(options) <= {*options_of(best)} else "attention"
     _check_options(options)
     preprocess = preprocess_of_size(options, checkpoint)
     if into_folder:
@@ -188,7 +188,7 @@ def _user_write_errors(path: Path) -> Iterator[None]:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Reject options that the method would ignore, and shares out of range."""
-    for name in sorted(_given(options) - {*options_of(options.method)}):
+    for name in sorted(_method_options(options) - {*options_of(options.method)}):
         suited = ", ".join(method for method in METHODS if name in options_of(method))
         raise UserError(f"--{name.replace('_', '-')} has no effect on {options.method}; it applies to {suited}.")
     if options.direction == "to" and options.query is None:
@@ -199,7 +199,7 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UserError(f"--discard must be at least 0 and under 1, not {options.discard:g}.")
 
 
-def _given(options: argparse.Namespace) -> set[str]:
+def _method_options(options: argparse.Namespace) -> set[str]:
     """Return the given options that apply to some methods only."""
     names = "target", "against", *setting_options(), "query", "direction", "precision"
     return {name for name in names if getattr(options, name) is not None}

@@ -33,7 +33,7 @@ _DRAWS = 3  # weight of the assumption that the noise is as large as the remaind
 _GAIN = 0.01  # expected gain in correlation by all other masks below which they are not worthwhile
 # Size of AttnLRP, relative to the fitted map, that is added to it before any mask, and masks after which half of it is
 # left. By SaCo, which covers less at once, AttnLRP is above maps fitted to few masks, and the sum is not below.
-_KEPT, _HALVED = 0.5, 400
+_ADDED, _HALVED = 0.5, 400
 _FLOOR = 0.3  # smallest share of the mean relevance that a patch's remainder is scaled by
 
 
@@ -121,8 +121,8 @@ class BestMap:
         correlation = float(torch.corrcoef(torch.stack([predicted, centred_drops]))[0, 1])
         ceiling = max(correlation, float((1 - noise / total).sqrt()))
         complete = count == len(masks) or bool((later / total).sqrt() - (found / total).sqrt() < _GAIN)
-        kept = _KEPT / (1 + count / _HALVED) * (fitted - fitted.mean()).norm() * F.normalize(centred, dim=0)
-        return Fit(fitted + kept, fitted, count, correlation, ceiling, complete)
+        added = _ADDED / (1 + count / _HALVED) * (fitted - fitted.mean()).norm() * F.normalize(centred, dim=0)
+        return Fit(fitted + added, fitted, count, correlation, ceiling, complete)
 
 
 def _explained(covered: Tensor, alike: Tensor, noise: Tensor) -> Tensor:

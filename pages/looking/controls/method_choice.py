@@ -229,7 +229,7 @@ def pick_folded(example: Example, prefix: str = "", side: str = "") -> MethodCho
         return pick(example, prefix, side)
 
 
-def asked(example: Example, choice: MethodChoice | None) -> tuple[Example, MethodChoice | None]:
+def contrastive(example: Example, choice: MethodChoice | None) -> tuple[Example, MethodChoice | None]:
     """Return the example and the choice that answer "why this class rather than that", if the link asks so."""
     labels, against = link_controls.distinct(example.checkpoint.labels), address.text("against")
     if example.stored or choice is None or against not in labels:
@@ -275,11 +275,12 @@ def pick(example: Example, prefix: str = "", side: str = "") -> MethodChoice | N
         probabilities = example.explanation.probabilities
         names = link_controls.distinct(labels)
         order = sorted(range(len(labels)), key=lambda index: 0 if checkpoint.estimates else -probabilities[index])
+        order = order[:MOST_CLASSES]
         with one:
             target = link_controls.select(
                 f"{side} {noun}".strip().capitalize(),
                 f"{prefix}target",
-                order[:MOST_CLASSES],
+                order,
                 format_func=lambda index: f"{visible(labels[index])} · {written(checkpoint, probabilities[index])}",
                 link=names.__getitem__,
                 along=view,
