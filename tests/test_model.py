@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from vit.model.attention import HeadInputs
 from vit.model.config import SMALL_MODELS, ViTConfig, preset_names
-from vit.model.layers import Int8Linear, Linear
 from vit.model.positions import resize_positions
 from vit.model.transformer import VisionTransformer
 
@@ -346,22 +345,3 @@ def test_blocks_called_by_hand_equal_the_pass(build: Any, pictures: Any) -> None
             x = step(x)
         torch.testing.assert_close(model.classify(x), model(images).logits)
         assert x.shape[1] == len(range(len(model.config.prefix) + 16)[model.read])
-
-
-def test_int8_layer_rounds_each_token_by_its_own_range() -> None:
-    torch.manual_seed(0)
-    layer = Linear(96, 64)
-    x = torch.randn(2, 5, 96) * torch.tensor([0.01, 1.0, 100.0, 1.0, 0.0])[:, None] + 0.3
-    with torch.inference_mode():
-        expected, result = layer(x), Int8Linear(layer)(x)
-    assert not torch.equal(result, expected)
-    assert ((result - expected).norm(dim=-1) < 0.03 * expected.norm(dim=-1)).all()
-
-
-def test_sums_of_an_int8_layer_do_not_overflow() -> None:
-    layer = Linear(96, 4, bias=False)
-    layer.weight.data.fill_(1)
-    x = torch.ones(1, 96)
-    x[0, 0] = 0
-    with torch.inference_mode():
-        torch.testing.assert_close(Int8Linear(layer)(x), torch.full((1, 4), 95.0))

@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from vit.explain.occlusion import hide_patches
 from vit.model.attention import Hook, explicit_attention
 from vit.model.cost import Progress, Size, images_per_batch, pass_seconds, products, size_of
-from vit.model.cpu import exact_on_cpu, has_bfloat16, has_int8, onednn
-from vit.model.transformer import VisionTransformer, in_int8, rounded
+from vit.model.cpu import exact_on_cpu, has_bfloat16, onednn
+from vit.model.transformer import VisionTransformer, rounded
 
 MASKED_SHARE = 0.3  # share of patches that each mask covers
 SIGNIFICANCE = 0.05  # significance level for "better than chance"
@@ -34,17 +34,17 @@ FITTED = -1  # seed of the masks that maps are fitted to; those that judge maps 
 HELD_OUT = 1  # seed of the masks that judge maps of several pictures
 _MIN_DROP = 0.01  # minimum change of the log-probability by some mask for a verdict
 _ROUNDING = 1e-4  # minimum change of a number without a known unit, relative to it; a hundred times float32's errors
-_ROUNDED_PRODUCTS = 5e9  # multiply-adds of a pass from which rounding is worthwhile
-_COMPARED = 8  # drops that are compared between float32 and rounded passes
-# Minimum correlation r of these drops. Rounding is noise that is independent of the map: it raises the
+_ROUNDED_PRODUCTS = 5e9  # multiply-adds of a pass from which bfloat16 is worthwhile
+_COMPARED = 8  # drops that are compared between float32 and bfloat16
+# Minimum correlation r of these drops for bfloat16. Rounding is noise that is independent of the map: it raises the
 # standard error of a map's correlation by a factor of 1 / r, here by at most 2%.
 _AGREEMENT = 0.98
-_LEAST_ROUNDED = 0.1  # minimum largest drop for rounding; smaller drops would show rounding errors
+_LEAST_ROUNDED = 0.1  # minimum largest drop for bfloat16; smaller drops would show rounding errors
 _BATCHES = 8  # batches that pass through a block together, so that its weights are rounded once for all of them
 _BLOCK = 64  # masks per random seed, so that the first masks do not depend on the count
 _COPIES = 1024  # copies of a map that are judged in one batch
 _FOLDS = 8  # folds of the cross-validated correlation
-_agreeing = WeakKeyDictionary[nn.Module, bool]()  # by a model's blocks: whether rounded passes agree with float32
+_agreeing = WeakKeyDictionary[nn.Module, bool]()  # by a model's blocks: whether bfloat16 agrees with float32
 _STRENGTHS = torch.logspace(-3, 4, 29, dtype=torch.float64)  # regularisation strengths of the ridge regression
 
 Word = Literal["better than chance", "cannot be decided yet", "no better than chance"]
@@ -78,8 +78,7 @@ def score_drops(
 ) -> Tensor:
     """Measure how far the class's log-probability, or a number without probabilities, drops under each mask.
 
-    Large models run in bfloat16, or in int8 on processors without units for it, if eight drops correlate with those in
-    float32 by 0.98.
+    Large models run in bfloat16 if the processor supports it and eight drops correlate with those in float32 by 0.98.
     For the shipped checkpoint this changes a map's correlation by at most 0.01, while 256 masks estimate it with an
     error of 0.06.
 
@@ -97,8 +96,8 @@ def score_drops(
         return torch.zeros(0, dtype=torch.float64)
     masks = masks.to(pixels.device)
     with onednn():
-        if hook is None and model.activation != "none" and _agrees_if_rounded(model, pixels, target):
-            drops = _drops(model, pixels, target, masks, None, progress, rounding=True)
+        if hook is None and model.activation != "none" and _agrees_in_bfloat16(model, pixels, target):
+            drops = _drops(model, pixels, target, masks, None, progress, bfloat16=True)
             if drops.abs().max() >= _LEAST_ROUNDED:
                 return drops
         return _drops(model, pixels, target, masks, hook, progress)
@@ -111,10 +110,9 @@ def _drops(
     masks: Tensor,
     hook: Hook | None = None,
     progress: Progress = lambda share: None,
-    rounding: bool = False,
+    bfloat16: bool = False,
 ) -> Tensor:
-    """Implement `score_drops` in float32, or rounded: in bfloat16 if the processor has units for it, else in int8."""
-    bfloat16 = rounding and has_bfloat16()
+    """Implement `score_drops` in float32 or bfloat16."""
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
     covered = hide_patches(pixels, range(rows * cols), side)
@@ -131,10 +129,7 @@ def _drops(
             masked = F.pad(chunk, (len(model.config.prefix), 0))[..., None].split(per_batch)
             batches = [torch.where(mask, both[1], both[0]) for mask in masked]
             for number, step in enumerate(steps, 1):
-                if bfloat16:
-                    step = replace(step, block=rounded(step.block))
-                elif rounding and number < len(steps):  # the last block multiplies by parts of its weights
-                    step = replace(step, block=in_int8(step.block))
+                step = replace(step, block=rounded(step.block)) if bfloat16 else step
                 batches = [step(x) for x in batches]
                 progress((done + len(chunk) * number / len(steps)) / len(masks))
             for x in batches:
@@ -143,17 +138,17 @@ def _drops(
     return (unmasked - torch.cat(scores)).cpu()
 
 
-def _agrees_if_rounded(model: VisionTransformer, pixels: Tensor, target: int) -> bool:
-    """Whether rounding is faster on this processor, and accurate enough for this model.
+def _agrees_in_bfloat16(model: VisionTransformer, pixels: Tensor, target: int) -> bool:
+    """Whether bfloat16 is faster on this processor, and accurate enough for this model.
 
     The accuracy is measured once per model and cached by its blocks, which models with other heads share.
     """
     large = products(model.config, size_of(pixels)) >= _ROUNDED_PRODUCTS
-    if not (large and exact_on_cpu(pixels) and (has_bfloat16() or has_int8())):
+    if not (large and exact_on_cpu(pixels) and has_bfloat16()):
         return False
     if model.blocks not in _agreeing:
         masks = random_masks(pixels[0, 0].numel() // model.config.patch_size**2, _COMPARED)
-        exact, approximate = (_drops(model, pixels, target, masks, rounding=b) for b in (False, True))
+        exact, approximate = (_drops(model, pixels, target, masks, bfloat16=b) for b in (False, True))
         correlation = float(torch.corrcoef(torch.stack([exact, approximate]))[0, 1])
         if math.isnan(correlation):  # all drops are equal: do not cache a result, the next picture may allow one
             return False

@@ -82,11 +82,6 @@ def has_bfloat16() -> bool:
     return bool(units.get("avx512_bf16") or units.get("amx_bf16"))
 
 
-def has_int8() -> bool:
-    """Whether oneDNN multiplies in int8 in half the time of float32."""
-    return bool(processor().get("avx2")) and torch.backends.mkldnn.is_available()
-
-
 @cache
 def _onednn_is_exact() -> bool:
     """Whether oneDNN still multiplies in float32 when bfloat16 is allowed; checked by two products."""

@@ -47,28 +47,6 @@ class _LinearOfHalf(torch.autograd.Function):
         return gradient @ ctx.saved_tensors[0].to(gradient.dtype), None, None
 
 
-class Int8Linear(nn.Module):
-    """A linear layer in int8: weights in 128 steps for each output, inputs in 255 for each token."""
-
-    def __init__(self, layer: Linear):
-        super().__init__()
-        self.bias, weight = 0 if layer.bias is None else layer.bias, layer.weight.detach()
-        # Up to 64, since processors without VNNI add two products in 16 bits: 2 * 255 * 64 < 2 ** 15.
-        self.scales, self.zeros = weight.abs().amax(1) / 64 + 1e-30, torch.zeros(len(weight), dtype=torch.long)
-        rounded = (weight / self.scales[:, None]).round()
-        self.sums = rounded.sum(1) * self.scales
-        self.weight = torch.ops.onednn.qlinear_prepack(rounded.to(torch.int8), None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute x W^T + b: (..., in) to (..., out), float32."""
-        low, high = x.aminmax(dim=-1, keepdim=True)
-        step = (high - low) / 254 + 1e-30
-        inputs = ((x - low) / step).add_(0.5).to(torch.uint8)  # adding 0.5 rounds to nearest
-        numbers = inputs, 1.0, 0, self.weight, self.scales, self.zeros
-        product: Tensor = torch.ops.onednn.qlinear_pointwise(*numbers, None, 1.0, 0, torch.float32, "none", [], "")
-        return product.mul_(step).addcmul_(low, self.sums).add_(self.bias)
-
-
 class QuickGELU(nn.Module):
     """x * sigmoid(1.702 x). Source: Hendrycks & Gimpel 2016, arXiv 1606.08415, section 2; used by OpenAI CLIP."""
 

@@ -25,7 +25,7 @@ from vit.model.attention import (
 from vit.model.classification_heads import Activation
 from vit.model.config import ViTConfig
 from vit.model.cpu import exact_on_cpu, onednn
-from vit.model.layers import MLP, Branch, Int8Linear, Linear, linear
+from vit.model.layers import MLP, Branch, Linear, linear
 from vit.model.positions import relative_places, resize_biases, resize_positions, rotations
 
 
@@ -410,11 +410,6 @@ def rounded(module: _Part) -> _Part:
         for p in module.parameters()
     }
     return copy.deepcopy(module, same)
-
-
-def in_int8(block: Block) -> Block:
-    """Return a copy of a block whose linear layers multiply in int8, for a pass without gradients on a CPU."""
-    return copy.deepcopy(block, {id(one): Int8Linear(one) for one in block.modules() if type(one) is Linear})
 
 
 def tokens_read(config: ViTConfig) -> slice:
