@@ -130,11 +130,11 @@ def test_more_masks_are_measured_once_the_browser_has_the_first(page: AppTest, f
     assert measured(wanted=offer["name"])[0] == mask_drops.MOST and len(forwards) == done
 
 
-@pytest.mark.usefixtures("verdicts")
+@pytest.mark.usefixtures("verdicts", "checkpoints")  # a checkpoint of its own: nothing is measured with it yet
 def test_stopped_run_stops_measuring(page: AppTest, forwards: list[str]) -> None:
     """A visitor who clicks on starts another run beside this one, on the same processors."""
     depth = vit.load_checkpoint("cifar10").config.depth
-    run(page, panel="heads", target="horse")  # measured by no other test
+    run(page, panel="heads", target="horse")
     page.query_params["panel"] = "faithfulness"
     del forwards[:]
 

@@ -125,7 +125,7 @@ def test_slow_computation_says_so_and_waits(
     assert not page.exception
 
 
-@pytest.mark.usefixtures("verdicts")
+@pytest.mark.usefixtures("verdicts", "checkpoints")  # a checkpoint of its own: nothing is measured with it yet
 @pytest.mark.parametrize("panel", ["faithfulness", "what-if"])
 def test_measured_results_stay_when_the_machine_becomes_busy(
     page: AppTest, monkeypatch: pytest.MonkeyPatch, panel: str
