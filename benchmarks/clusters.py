@@ -30,7 +30,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engines")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "training" / "engines")]
 
 from labs import Lab, lab_ray, lab_slurm
 from ray_cluster import RayCluster
