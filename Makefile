@@ -118,7 +118,6 @@ benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py
 	$(BIN)/python benchmarks/faithfulness.py
 	$(BIN)/python benchmarks/forward.py
-	$(BIN)/python benchmarks/upload.py
 	$(BIN)/python benchmarks/train_speed.py
 	$(BIN)/python benchmarks/cold_start.py
 	$(BIN)/python benchmarks/load.py

@@ -10,12 +10,15 @@ accepts a connection. Times are measured from that moment [s]:
     hover       the numbers have followed the pointer to a patch
     all         the server is idle and the page complete
 
+The last line is the time from choosing a photo of 12 megapixels on the complete page to its drawn overlay.
+
 --other names another working copy of this project, which is measured alternately with this one: on a machine with
 other load only the ratios are meaningful.
 """
 
 import argparse
 import contextlib
+import io
 import os
 import socket
 import statistics
@@ -26,15 +29,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
+from files import upload
 from serving import BROWSER_ARGUMENTS, FIND, chromium
 
 PATIENCE = 240  # timeout [s]
 STAGES = ("words", "picture", "hover", "all")
+LINES = (*STAGES, "photo")
+HEIGHT = 3000  # of a photo [px]; the exact height identifies it
 # Checks each stage once per frame and stores the time at which it was first reached, in seconds since 1970.
 WATCH = f"""() => {{
   const times = (window.__times = {{}}), now = () => (performance.timeOrigin + performance.now()) / 1000;
@@ -52,6 +60,14 @@ WATCH = f"""() => {{
 }}"""
 WHOLE = """() => document.querySelector("[data-testid=stApp]")?.dataset.testScriptState === "notRunning"
   && document.body.innerText.includes("All attention as NPZ")"""
+
+
+def photo(height: int) -> bytes:
+    """Return a detailed JPEG of 12 megapixels."""
+    noise = np.random.default_rng(height).integers(0, 255, (75, 100, 3), np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(noise).resize((4000, height), Image.Resampling.BICUBIC).save(out, "JPEG", quality=90)
+    return out.getvalue()
 
 
 @contextlib.contextmanager
@@ -100,8 +116,14 @@ def measure(browser: Browser, project: Path) -> dict[str, float]:
                 page.wait_for_timeout(20)
         page.wait_for_function(WHOLE)
         times = page.evaluate("() => window.__times") | {"all": time.time()}
+        for height in (HEIGHT, HEIGHT + 1):  # the first one warms up
+            content, chosen = photo(height), time.time()
+            upload(page, {f"{height}.jpg": content})
+            page.wait_for_function(f"() => {FIND}?.payload?.header.picture.height === {height}", polling="raf")
+            waited = time.time() - chosen
+            page.wait_for_timeout(1500)
         context.close()
-    return {name: times[name] - opened for name in STAGES} | {"port": opened - started}
+    return {name: times[name] - opened for name in STAGES} | {"port": opened - started, "photo": waited}
 
 
 def main() -> None:
@@ -118,11 +140,11 @@ def main() -> None:
         for _ in range(options.times):
             for name, project in projects.items():
                 result[name].append(measure(browser, project))
-                print(name, *(f"{stage} {result[name][-1][stage]:.2f}" for stage in ("port", *STAGES)), flush=True)
+                print(name, *(f"{stage} {result[name][-1][stage]:.2f}" for stage in ("port", *LINES)), flush=True)
         browser.close()
-    middle = {n: {s: statistics.median(one[s] for one in each) for s in STAGES} for n, each in result.items()}
+    middle = {n: {s: statistics.median(one[s] for one in each) for s in LINES} for n, each in result.items()}
     print(f"\nMedian of {options.times} [s]" + ("; this and the other; ratio" if options.other else ""))
-    for stage in STAGES:
+    for stage in LINES:
         ratio = f" {middle['this'][stage] / middle['other'][stage]:6.2f}" if options.other else ""
         print(f"{stage:<8}" + "".join(f" {each[stage]:6.2f}" for each in middle.values()) + ratio)
 

@@ -39,7 +39,6 @@ WAYS = (
     'ours, queries and keys, precision="bfloat16"',  # inexact, so only on request
 )
 ROUNDS = {224: 15, 512: 7, 1024: 3}
-GOALS = {(224, "time"): 0.6, (1024, "time"): 0.3, (1024, "memory"): 0.1}  # for queries and keys
 
 
 def their_model() -> Any:
@@ -113,12 +112,6 @@ def measured_memory(size: int, way: str) -> float | None:
     return float(result.stdout) if result.returncode == 0 else None
 
 
-def goal_note(size: int, what: str, way: str) -> str:
-    """Return the goal for a figure as text, "" if it has none."""
-    goal = GOALS.get((size, what)) if way == WAYS[2] else None
-    return f"   goal {goal:.2f}" if goal else ""
-
-
 def main() -> None:
     """Measure time and memory of each side at each size, and print the ratios."""
     parser = alternating.parser(__doc__, "15, 7 and 3")
@@ -138,17 +131,14 @@ def main() -> None:
             taken = times(size, options.rounds or ROUNDS.get(size, 5))
             for way, seconds in taken.items():
                 ratios = alternating.spread(alternating.ratios(seconds, taken[THEIRS]))
-                print(
-                    f"{way:<46} time   {statistics.median(seconds):8.2f} s   {ratios}{goal_note(size, 'time', way)}",
-                    flush=True,
-                )
+                print(f"{way:<46} time   {statistics.median(seconds):8.2f} s   {ratios}", flush=True)
         if options.skip != "memory":
             most = {way: measured_memory(size, way) for way in WAYS}
             for way, extra in most.items():
                 base = most[THEIRS]
                 words = "not measured: too little memory is free" if extra is None else f"{extra:8,.0f} MB"
                 ratio = f"  {extra / base:.3f}" if extra is not None and base else ""
-                print(f"{way:<46} memory {words}{ratio}{goal_note(size, 'memory', way)}", flush=True)
+                print(f"{way:<46} memory {words}{ratio}", flush=True)
 
 
 if __name__ == "__main__":

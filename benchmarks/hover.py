@@ -140,22 +140,7 @@ def main() -> None:
             for view in BUTTONS:
                 result = measure(page, wire, view, options.hovers)
                 draw, frame = ("{:.2f} / {:.2f}".format(*result[k]) for k in ("draw", "frame"))
-                print(
-                    " | ".join(
-                        map(
-                            str,
-                            (
-                                case,
-                                view,
-                                result["n"],
-                                draw,
-                                frame,
-                                f"{result['maps']:.1f}",
-                                result["told"],
-                            ),
-                        )
-                    )
-                )
+                print(f"{case} | {view} | {result['n']} | {draw} | {frame} | {result['maps']:.1f} | {result['told']}")
             settle(page, wire)
             before = wire.received
             page.mouse.down()

@@ -1,19 +1,16 @@
-"""Measure the lesson: file size, numerical difference from torch, and time from choosing a picture to its map.
+"""Measure the numerical difference between the lesson and torch.
 
-    python benchmarks/lesson.py [--checkpoint photos] [--data data/imagenette/test] [--pictures 1000] [--times 20]
+    python benchmarks/lesson.py [--checkpoint cifar10] [--data data/imagenette/test] [--pictures 1000]
 
 Drives Chromium on the file, opened from disk. Pictures are passed as PNG, so that both sides decode the same pixels.
 Each is resized, run through the model, and compared with the checkpoint and with torch on the rounded weights in the
-file. Times are from choosing a file to its drawn map, with the page throttled four times. Because the browser throttles
-pages but not workers, a second number does all the worker's work, from decoding to packing, in the throttled page. Both
-are measured for a sample and for a large photo.
+file.
 """
 
 import argparse
 import base64
 import copy
 import io
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,7 +24,7 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
-from serving import BROWSER_ARGUMENTS, FIND, chromium
+from serving import BROWSER_ARGUMENTS, chromium
 
 from vit.checkpoints import load_checkpoint
 from vit.checkpoints.checkpoint import Checkpoint
@@ -36,16 +33,13 @@ from vit.lesson.page import bundled, lesson, model_bytes
 from vit.lesson.weights import pack_weights, unpack_weights
 from vit.model.transformer import VisionTransformer
 
-SAMPLES = ROOT / "vit" / "images" / "samples"
-SLOWED = 4
-LARGE = (4000, 3000)  # size of a phone's photo [px]
 # Runs the worker's script in the page: takes a file, returns the prediction and all attention.
 HARNESS = (
     bundled("worker.js")
     + """
 globalThis.bytesFrom = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 globalThis.lookAt = async (model, file) => {
-  const { pixels, width, height } = await decodePicture(file);
+  const { pixels, width, height } = readPixels(await createImageBitmap(file, { colorSpaceConversion: "none" }));
   const bytes = new Uint8Array(await file.arrayBuffer());
   return model.classify(pixels, { bytes, type: file.type, width, height });
 };
@@ -64,21 +58,6 @@ NUMBERS = """async (text) => {
   for (let i = 0; i < bytes.length; i += 32768) letters += String.fromCharCode(...bytes.subarray(i, i + 32768));
   return [[...probabilities], btoa(letters)];
 }"""
-SHOWN = f"""() => {{
-  globalThis.chosen = 0;
-  globalThis.drawn = 0;
-  document.querySelector(".own input").addEventListener("change", () => {{
-    globalThis.chosen = performance.now();
-    globalThis.drawn = 0;
-    const before = {FIND}.payload;
-    const look = () => {{
-      const viewer = {FIND};
-      if (viewer.payload !== before && viewer.settled) globalThis.drawn = performance.now();
-      else requestAnimationFrame(look);
-    }};
-    look();
-  }}, {{ capture: true }});
-}}"""
 
 
 def rounded(checkpoint: Checkpoint) -> VisionTransformer:
@@ -131,62 +110,26 @@ def print_differences(page: Page, checkpoint: Checkpoint, folder: Path, count: i
     print(f"same answer: {agree} of {seen}")
 
 
-def print_times(page: Page, file: Path, name: str, times: int) -> None:
-    """Print the time from choosing a file to its drawn map, and the time of the same work in the throttled page."""
-    shown, alone = [], []
-    for _ in range(times):
-        page.locator(".own input").set_input_files(file)
-        page.wait_for_function("() => globalThis.drawn > 0")
-        shown.append(page.evaluate("() => globalThis.drawn - globalThis.chosen"))
-    text = base64.b64encode(file.read_bytes()).decode()
-    page.evaluate("(text) => { globalThis.picture = new Blob([bytesFrom(text)], { type: 'image/jpeg' }); }", text)
-    for _ in range(times):
-        alone.append(page.evaluate("async () => { const began = performance.now(); await lookAt(model, picture); "
-                                   "return performance.now() - began; }"))  # fmt: skip
-    for what, values in (("file to drawn map, the worker as fast as it is", shown), ("all in the slowed page", alone)):
-        print(f"{name}, {what}: median {statistics.median(values):.0f} ms, fastest {min(values):.0f} ms of {times}")
-
-
-def print_all_times(page: Page, folder: Path, times: int) -> None:
-    """Print the times of a sample and of a large photo in a throttled page."""
-    page.evaluate(SHOWN)
-    slow = page.context.new_cdp_session(page)
-    slow.send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
-    print_times(page, SAMPLES / "temple.jpg", "a picture of 640 x 427", times)
-    large = folder / "large.jpg"
-    Image.open(SAMPLES / "temple.jpg").resize(LARGE).save(large, quality=85)
-    print_times(page, large, f"a photo of {LARGE[0]} x {LARGE[1]}", max(3, times // 4))
-
-
 def main() -> None:
-    """Print size, differences and times."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkpoint", default="cifar10")
     parser.add_argument("--data", type=Path, default=Path("data/imagenette/test"))
     parser.add_argument("--pictures", type=int, default=1000)
-    parser.add_argument("--times", type=int, default=20)
     options = parser.parse_args()
     checkpoint = load_checkpoint(options.checkpoint)
-    content = lesson(checkpoint)
-    print(f"{options.checkpoint}: {len(content) / 1e6:.2f} MB")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = Path(folder, "lesson.html")
-        path.write_bytes(content)
+        path.write_bytes(lesson(checkpoint))
         browser = playwright.chromium.launch(**chromium(), args=BROWSER_ARGUMENTS)
-        page = browser.new_page(bypass_csp=True, viewport={"width": 1280, "height": 900})
-        requests: list[str] = []
-        page.on("request", lambda request: requests.append(request.url))
+        page = browser.new_page(bypass_csp=True)
         page.goto(path.as_uri())
         page.locator("main[data-state=ready]").wait_for()
         page.evaluate(f"() => {{ {HARNESS} }}")
         page.evaluate("async (text) => { globalThis.model = await readModel(text); }",
                       base64.b64encode(model_bytes(checkpoint)).decode())  # fmt: skip
         print(f"computed by {page.evaluate('() => model.engine')}")
-        if options.pictures:
-            print_differences(page, checkpoint, options.data, options.pictures)
-        print_all_times(page, Path(folder), options.times)
-        elsewhere = [url for url in requests if not url.startswith(("file:", "blob:", "data:"))]
-        print(f"requests to elsewhere: {len(elsewhere)}")
+        print_differences(page, checkpoint, options.data, options.pictures)
 
 
 if __name__ == "__main__":

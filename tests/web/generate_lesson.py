@@ -154,11 +154,13 @@ def model_case(name: str, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def picture_case(
-    name: str, size: tuple[int, int], to: tuple[int, int], interpolation: Any, channels: int
+    name: str, size: tuple[int, int], to: tuple[int, int], interpolation: Any, channels: int, rounding: Any = "down"
 ) -> dict[str, Any]:
     width, height = size
     picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8))
-    preprocess = Preprocess(to, interpolation=interpolation, mean=(0.5,) * channels, std=(0.25,) * channels)
+    preprocess = Preprocess(
+        to, interpolation=interpolation, mean=(0.5,) * channels, std=(0.25,) * channels, rounding=rounding
+    )
     return {
         "name": name,
         "width": width,
@@ -176,7 +178,8 @@ def main() -> None:
     cases = {
         "models": [model_case(name, changes) for name, changes in MODELS.items()],
         "pictures": [picture_case(name, *of, 3) for name, of in SIZES.items()]
-        + [picture_case("grey", (9, 8), (4, 4), "bilinear", 1)],
+        + [picture_case("grey", (9, 8), (4, 4), "bilinear", 1)]
+        + [picture_case("halves, to even", (7, 4), (4, 4), "bilinear", 3, "even")],
         "texts": [{"bytes": base64.b64encode(every).decode(), "text": as_text(every)}],
     }
     lines = (f'  "{name}": [\n    ' + ",\n    ".join(map(json.dumps, every)) + "\n  ]" for name, every in cases.items())

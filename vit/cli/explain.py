@@ -27,7 +27,6 @@ from vit.explain.regions import RegionScore, region_score
 from vit.explain.settings import Direction
 from vit.exports import tables
 from vit.exports.arrays import attention_npz
-from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.progress import tqdm
 from vit.view.map_view import method_facts
@@ -80,10 +79,10 @@ def _print_predictions(ranked: Sequence[tuple[str, float]], checkpoint: Checkpoi
 
 
 def run_explain(options: argparse.Namespace) -> None:
-    """Draw or save a method's map of one or several pictures."""
-    into_folder = options.out.is_dir() or not options.out.suffix
-    if not into_folder and options.out.suffix.lower() not in (".png", ".npz"):
-        raise UserError(f"--out must be a folder or end in .png or .npz, not {options.out.name!r}.")
+    """Draw or save a method's map of one or several pictures; unreadable ones are reported after the others."""
+    out, into_folder = options.out, options.out.is_dir() or not options.out.suffix
+    if not into_folder and out.suffix.lower() not in (".png", ".npz"):
+        raise UserError(f"--out must be a folder or end in .png or .npz, not {out.name!r}.")
     if not into_folder and len(options.images) > 1:
         raise UserError(f"{len(options.images)} pictures do not fit into one file. Name a folder: --out FOLDER.")
     checkpoint = load_with_classes(options)
@@ -91,41 +90,14 @@ def run_explain(options: argparse.Namespace) -> None:
         best = recommended(checkpoint.facts)
         options.method = best if checkpoint.labels and _method_options(options) <= {*options_of(best)} else "attention"
     _check_options(options)
-    preprocess = preprocess_of_size(options, checkpoint)
-    if into_folder:
-        return _explain_into_folder(options, checkpoint, preprocess)
-    [path] = options.images
-    picture = read_picture(path, options.stretch)
-    region = read_region(options, path, picture, preprocess)
-    record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
-    heatmap = record.heatmap(numbers)
-    geometry = preprocess.geometry(picture)
-    score = None if region is None else region_score(heatmap, region)
-    view |= {"region": score._asdict()} if score else {}
-    with _user_write_errors(options.out):
-        if options.out.suffix.lower() == ".png":
-            overlay(picture, heatmap.numpy(), geometry.box, signed=METHODS[options.method].signed).save(options.out)
-        else:
-            unit = METHODS[options.method].unit
-            options.out.write_bytes(attention_npz(record, heatmap, checkpoint, preprocess, geometry, view, unit))
-    print(options.out)
-    if not heatmap.any():
-        print("The map is zero everywhere, so the picture is unchanged. Try another method.")
-    _print_position(view)
-    if score:
-        _print_scores([score])
-    return None
-
-
-def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, preprocess: Preprocess) -> None:
-    """Write a PNG per picture; unreadable pictures are reported after the others."""
-    folder, problems = options.out, []
-    names: set[str] = set()
+    preprocess, method = preprocess_of_size(options, checkpoint), METHODS[options.method]
+    names, problems, empty = set[str](), list[str](), False
     scores: dict[Path, RegionScore] = {}
     view: dict[str, Any] = {}
-    with _user_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for path in tqdm(options.images, desc="explain", unit="picture", disable=None):
+    if into_folder:
+        with _user_write_errors(out):
+            out.mkdir(parents=True, exist_ok=True)
+    for path in tqdm(options.images, desc="explain", unit="picture", disable=None if into_folder else True):
         try:
             picture = read_picture(path, options.stretch)
             region = read_region(options, path, picture, preprocess)
@@ -133,22 +105,29 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
             problems.append(str(error))
             continue
         record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
-        box, signed = preprocess.geometry(picture).box, METHODS[options.method].signed
-        heatmap = record.heatmap(numbers)
+        heatmap, geometry = record.heatmap(numbers), preprocess.geometry(picture)
+        empty = not heatmap.any()
         if region is not None:
             scores[path] = region_score(heatmap, region)
-        drawn = overlay(picture, heatmap.numpy(), box, signed=signed)
-        file = folder / _unused_name(path.stem, names)
+            view |= {"region": scores[path]._asdict()}
+        file = out / _unused_name(path.stem, names) if into_folder else out
         names.add(file.name)
         with _user_write_errors(file):
-            drawn.save(file)
-    if names:
-        print(folder)
-        _print_position(view)
+            if file.suffix.lower() == ".png":
+                overlay(picture, heatmap.numpy(), geometry.box, signed=method.signed).save(file)
+            else:
+                file.write_bytes(attention_npz(record, heatmap, checkpoint, preprocess, geometry, view, method.unit))
+    if view:
+        print(out)
+        if empty and not into_folder:
+            print("The map is zero everywhere, so the picture is unchanged. Try another method.")
+        if counts := format_position(view):
+            print(f"{counts[0].upper()}{counts[1:]}")
     if scores:
-        rows = [{"picture": str(path), **score._asdict()} for path, score in scores.items()]
-        with _user_write_errors(folder / "region.csv"):
-            (folder / "region.csv").write_bytes(tables.encode(rows))
+        if into_folder:
+            rows = [{"picture": str(path), **score._asdict()} for path, score in scores.items()]
+            with _user_write_errors(out / "region.csv"):
+                (out / "region.csv").write_bytes(tables.encode(rows))
         _print_scores(list(scores.values()))
     if problems:
         raise InvalidImage("\n".join(problems))
@@ -157,11 +136,6 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
 def _print_scores(scores: Sequence[RegionScore]) -> None:
     energy, hits, area = torch.tensor(scores).mean(0).tolist()
     print(f"In the region: {energy:.1%} of the map, {area:.1%} by chance; the maximum on {hits:.0%} of the pictures.")
-
-
-def _print_position(view: dict[str, Any]) -> None:
-    if counts := format_position(view):
-        print(f"{counts[0].upper()}{counts[1:]}")
 
 
 def _unused_name(stem: str, taken: Collection[str]) -> str:

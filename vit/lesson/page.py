@@ -43,7 +43,7 @@ _FIXED_BYTES = 640_000  # size of a lesson without weights: pictures, text, scri
 _CONFIG = (
     "image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_dim", "prefix", "eps", "norm", "pool"
 )  # fmt: skip
-_PREPROCESS = ("size", "resize", "resize_to", "interpolation", "mean", "std")
+_PREPROCESS = ("size", "resize", "resize_to", "interpolation", "mean", "std", "rounding")
 _NEEDS = f"{NEEDS} && window.OffscreenCanvas && CSS.supports('selector(:has(a))')"  # of the browser
 
 _SAMPLES = ("temple", "rocket", "cat", "coffee")

@@ -144,21 +144,6 @@ class RayCluster(LocalCluster):
         """Start a node that trains."""
         self._start(number, "--address=127.0.0.1:6399", "--num-cpus=1")
 
-    def kill_node(self, number: int) -> None:
-        """Kill a node's processes at once, with everything that ran there."""
-        for pid in self.raylets(number):
-            os.kill(pid, signal.SIGKILL)
-
-    def raylets(self, number: int) -> list[int]:
-        """Return the processes that connect a node to the cluster; none after the node gave up."""
-        ports = (26000 + 100 * number + 20 * turn + 15 for turn in range(TURNS))
-        return [pid for port in ports for pid in self.processes(f"--node_manager_port={port}")]
-
-    def kill_head(self) -> None:
-        """Kill all of the head's processes at once, including the drivers of jobs."""
-        for pid in marked(self._node(0), NODE):
-            os.kill(pid, signal.SIGKILL)
-
 
 def command_of(pid: int) -> str:
     """Return a process's command line, "" if it is gone."""

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
@@ -98,11 +97,6 @@ class SlurmCluster(LocalCluster):
     def start_node(self, name: str) -> None:
         """Start a node."""
         self._run("slurmd", "-f", str(self.conf), "-N", name)
-
-    def kill_node(self, name: str) -> None:
-        """Kill a node's daemon at once; its jobs continue until the controller notices."""
-        for pid in self.processes(f"slurmd -f {self.conf} -N {name}"):
-            os.kill(pid, signal.SIGKILL)
 
     def save(self) -> None:
         """Wait until the controller has saved the state of its jobs, which it does seconds after a change."""

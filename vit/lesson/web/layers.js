@@ -66,7 +66,7 @@ export function layerNorm(numbers, from, count, scale, shift, eps, into) {
 /**
  * Apply softmax, after multiplying by a factor, to one row in place.
  *
- * @param {Float32Array} numbers
+ * @param {Float32Array | Float64Array} numbers
  * @param {number} at
  * @param {number} count
  * @param {number} factor above 0

@@ -16,8 +16,8 @@ import { resample } from "./resample.js";
 export function prepare(preprocess, pixels, width, height) {
   const { size: [high, wide], mean, std, interpolation } = preprocess;
   const resized = sizeAfter(preprocess, width, height);
-  // Round half to even, as Python does.
-  const left = roundToEven((resized.width - wide) / 2), top = roundToEven((resized.height - high) / 2);
+  const round = preprocess.rounding === "down" ? Math.floor : roundToEven;
+  const left = round((resized.width - wide) / 2), top = round((resized.height - high) / 2);
   const part = { left, top, width: wide, height: high };
   const channels = mean.length;
   const bytes = resample(channels === 1 ? grey(pixels) : pixels, { width, height }, resized, part, interpolation);
@@ -42,7 +42,7 @@ function sizeAfter({ resize, resize_to: to, size }, width, height) {
   return { width: Math.floor((to * wide) / shorter), height: Math.floor((to * high) / shorter) };
 }
 
-/** @param {number} value */
+/** Round half to even, as Python does. @param {number} value */
 function roundToEven(value) {
   const below = Math.floor(value);
   return value - below === 0.5 ? below + (below & 1) : Math.round(value);

@@ -3,8 +3,7 @@
 // Letters as there: N tokens = S prefix tokens + P patches, D width of a token, H heads, K = D / H, M width of the MLP,
 // L blocks, C classes. Source: Dosovitskiy et al. 2021, arXiv 2010.11929.
 
-import { layerNorm } from "./layers.js";
-import { Operations } from "./operations.js";
+import { layerNorm, softmax } from "./layers.js";
 import { Workspace } from "./workspace.js";
 
 /** @import { Matrix, Panels } from "./workspace.js" */
@@ -120,7 +119,7 @@ export class VisionTransformer {
    */
   run(pixels) {
     this.patchify(pixels);
-    this.forward(new Operations(this.space));
+    this.forward();
     return this.classify();
   }
 
@@ -141,63 +140,58 @@ export class VisionTransformer {
       }
   }
 
-  /**
-   * Compute the residual stream from the patches to the last block.
-   *
-   * @param {Operations} steps
-   */
-  forward(steps) {
-    const { blocks, added } = this;
-    steps.product(this.patches, this.patchEmbed, this.patchBias, added);
-    steps.add(this.positions, added, rowsOf(blocks[0].x, this.prefix, this.positions.rows));
+  /** Compute the residual stream from the patches to the last block. */
+  forward() {
+    const { blocks, added, space } = this;
+    space.product(this.patches, this.patchEmbed, this.patchBias, added);
+    space.add(this.positions, added, rowsOf(blocks[0].x, this.prefix, this.positions.rows));
     blocks.forEach((block, index) => {
       const last = index + 1 === blocks.length;
       // After its attention, the last block computes only the tokens that the classifier reads.
       const [first, count] = last ? this.classifierTokens : [0, this.tokens];
       const out = rowsOf(last ? this.x : blocks[index + 1].x, first, count);
-      this.attend(steps, block);
-      steps.product(rowsOf(this.mixed, first, count), block.proj, block.projBias, added);
-      steps.add(rowsOf(block.x, first, count), added, out);
-      this.applyMlp(steps, block, out);
+      this.attend(block);
+      space.product(rowsOf(this.mixed, first, count), block.proj, block.projBias, added);
+      space.add(rowsOf(block.x, first, count), added, out);
+      this.applyMlp(block, out);
     });
   }
 
   /**
    * Compute multi-head self-attention into `mixed`.
    *
-   * @param {Operations} steps
    * @param {Block} block
    */
-  attend(steps, { x, heads, attention, norm1Scale, norm1Shift, qkv, qkvBias }) {
-    const { keys, values, mixed, zeroBias } = this;
+  attend({ x, heads, attention, norm1Scale, norm1Shift, qkv, qkvBias }) {
+    const { keys, values, mixed, zeroBias, space } = this;
     const { dim, eps } = this.config;
     const width = dim / attention.length; // K
-    steps.norm(x, norm1Scale, norm1Shift, eps, this.normed);
-    steps.product(this.normed, qkv, qkvBias, heads);
+    space.norm(x, norm1Scale, norm1Shift, eps, this.normed);
+    space.product(this.normed, qkv, qkvBias, heads);
     attention.forEach((map, head) => {
       const q = { ...heads, at: heads.at + head * width };
-      steps.fill(keys, q.at + dim, 1, heads.stride);
-      steps.fill(values, q.at + 2 * dim, heads.stride, 1);
-      steps.product(q, keys, zeroBias, map); // all dot products of queries and keys
-      steps.softmax(map, width ** -0.5);
-      steps.product(map, values, zeroBias, { ...mixed, at: mixed.at + head * width });
+      space.fill(keys, space.numbers, q.at + dim, 1, heads.stride);
+      space.fill(values, space.numbers, q.at + 2 * dim, heads.stride, 1);
+      space.product(q, keys, zeroBias, map); // all dot products of queries and keys
+      space.softmax(map, width ** -0.5);
+      space.product(map, values, zeroBias, { ...mixed, at: mixed.at + head * width });
     });
   }
 
   /**
    * Add the output of the MLP to x.
    *
-   * @param {Operations} steps
    * @param {Block} block
    * @param {Matrix} x residual stream, updated in place
    */
-  applyMlp(steps, { norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
+  applyMlp({ norm2Scale, norm2Shift, fc1, fc1Bias, fc2, fc2Bias }, x) {
+    const { space } = this;
     const normed = rowsOf(this.normed, 0, x.rows), hidden = rowsOf(this.hidden, 0, x.rows);
-    steps.norm(x, norm2Scale, norm2Shift, this.config.eps, normed);
-    steps.product(normed, fc1, fc1Bias, hidden);
-    steps.gelu(hidden);
-    steps.product(hidden, fc2, fc2Bias, this.added);
-    steps.add(x, this.added, x);
+    space.norm(x, norm2Scale, norm2Shift, this.config.eps, normed);
+    space.product(normed, fc1, fc1Bias, hidden);
+    space.gelu(hidden);
+    space.product(hidden, fc2, fc2Bias, this.added);
+    space.add(x, this.added, x);
   }
 
   /** Return the class probabilities, from the class token or from the mean of the patches. */
@@ -205,13 +199,14 @@ export class VisionTransformer {
     const { space, head, normed, added } = this;
     const { norm, dim, eps } = this.config;
     const x = rowsOf(this.x, ...this.classifierTokens);
-    if (norm === "before_pool") new Operations(space).norm(x, this.normScale, this.normShift, eps, rowsOf(normed, 0, x.rows));
+    if (norm === "before_pool") space.norm(x, this.normScale, this.normShift, eps, rowsOf(normed, 0, x.rows));
     const from = norm === "before_pool" ? normed : x;
     const pooled = space.row(added, 0).fill(0);
     for (let row = 0; row < x.rows; row++) space.row(from, row).forEach((value, i) => (pooled[i] += value / x.rows));
     if (norm === "after_pool") layerNorm(space.numbers, added.at, dim, this.normScale, this.normShift, eps, added.at);
     const logits = Float64Array.from(head.bias, (bias, label) => pooled.reduce((sum, value, i) => sum + value * head.weight[label * dim + i], bias));
-    return softmax(logits);
+    softmax(logits, 0, logits.length, 1);
+    return logits;
   }
 }
 
@@ -225,16 +220,4 @@ export class VisionTransformer {
  */
 function rowsOf(matrix, first, count) {
   return { ...matrix, at: matrix.at + first * matrix.stride, rows: count };
-}
-
-/**
- * Return the softmax of the logits.
- *
- * @param {Float64Array} logits
- */
-function softmax(logits) {
-  const most = Math.max(...logits);
-  const powers = logits.map((logit) => Math.exp(logit - most));
-  const sum = powers.reduce((total, power) => total + power);
-  return powers.map((power) => power / sum);
 }

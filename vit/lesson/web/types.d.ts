@@ -23,6 +23,7 @@ export interface Preprocess {
   interpolation: "bilinear" | "bicubic" | "lanczos";
   mean: number[];
   std: number[];
+  rounding: "down" | "even";
 }
 
 /** A tensor written by `vit.lesson.weights.pack_weights`. */

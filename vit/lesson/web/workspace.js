@@ -1,5 +1,6 @@
-// Matrices in one block of memory, and their product. No DOM access.
+// Matrices in one block of memory, and the operations of a forward pass on them. No DOM access.
 
+import { gelu, layerNorm, softmax } from "./layers.js";
 import { TILE_COLS, TILE_ROWS, moduleBytes } from "./machine_code.js";
 
 /** @type {(count: number, of: number) => number} */
@@ -130,6 +131,44 @@ export class Workspace {
     const panels = roundUp(w.cols, TILE_COLS) / TILE_COLS;
     this.run(4 * a.at, 4 * a.stride, 4 * w.at, 4 * bias, 4 * out.at, 4 * out.stride, roundUp(a.rows, TILE_ROWS), w.inner, panels);
     return out;
+  }
+
+  /** Apply softmax, after multiplying by a factor, to every row in place. @param {Matrix} x @param {number} factor above 0 */
+  softmax(x, factor) {
+    for (let row = 0; row < x.rows; row++) softmax(this.numbers, x.at + row * x.stride, x.cols, factor);
+  }
+
+  /** Apply GELU to every number in place. @param {Matrix} x */
+  gelu(x) {
+    for (let row = 0; row < x.rows; row++) gelu(this.numbers, x.at + row * x.stride, x.cols);
+  }
+
+  /**
+   * Apply LayerNorm to every row.
+   *
+   * @param {Matrix} x
+   * @param {number} scale index of the scales
+   * @param {number} shift index of the shifts
+   * @param {number} eps
+   * @param {Matrix} out
+   */
+  norm(x, scale, shift, eps, out) {
+    for (let row = 0; row < x.rows; row++)
+      layerNorm(this.numbers, x.at + row * x.stride, x.cols, scale, shift, eps, out.at + row * out.stride);
+  }
+
+  /**
+   * Compute out = x + other; out may be x or other.
+   *
+   * @param {Matrix} x
+   * @param {Matrix} other
+   * @param {Matrix} out
+   */
+  add(x, other, out) {
+    const { numbers } = this;
+    for (let row = 0; row < x.rows; row++)
+      for (let i = 0; i < x.cols; i++)
+        numbers[out.at + row * out.stride + i] = numbers[x.at + row * x.stride + i] + numbers[other.at + row * other.stride + i];
   }
 
   /**
