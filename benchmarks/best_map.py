@@ -1,6 +1,6 @@
 """Measure how faithful the best map and Removal are after few and many masks, beside the methods without masks.
 
-    python benchmarks/best_map.py --checkpoint cifar10 --data folder:data/cifar10 --limit 200
+    python benchmarks/best_map.py --checkpoint cifar10 --data folder:data/cifar10 --limit 200 [--png curve.png]
 
 It prints, with 95% intervals over the test pictures: the correlation with the drops under 128 fresh masks, the share of
 maps that are better than chance, and SaCo. Passes are the masks, and four for AttnLRP and its features.
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="cifar10")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--limit", type=int, default=200)
+    parser.add_argument("--png", type=Path, help="also draw the curves into this file")
     options = parser.parse_args()
     checkpoint = vit.load_checkpoint(options.checkpoint)
     model, cpu = checkpoint.model, torch.device("cpu")
@@ -61,10 +62,31 @@ def main() -> None:
             verdict = masking.faithfulness_verdict(heatmap, judges, judged)
             row = verdict.correlation, float(verdict.label == "better than chance"), saco
             found.setdefault(name, []).append(row)
+    means = {}
     for name, rows in found.items():
         correlation, better, saco = (interval(column) for column in torch.tensor(rows, dtype=torch.float64).T)
+        means[name] = correlation.mean
         text = (f"{one.mean:.3f} ({one.low:.3f} to {one.high:.3f})" for one in (correlation, saco))
         print(f"{name:18} {next(text)}; better than chance {better.mean:.1%}; SaCo {next(text)}", flush=True)
+    if options.png:
+        draw(means, options.png)
+
+
+def draw(means: dict[str, float], file: Path) -> None:
+    """Draw the correlation against the passes; a method without masks is a line."""
+    from matplotlib.figure import Figure
+
+    axes = (figure := Figure((7, 4), layout="constrained")).subplots()
+    for kind, title in (("best", "Best map"), ("removal", "Removal")):
+        curve = {int(name.split()[1]): mean for name, mean in means.items() if name.startswith(f"{kind} ")}
+        axes.plot(curve.keys(), curve.values(), "o-", label=title)
+    for name, style in zip(QUICK, ("--", "-.", ":"), strict=True):
+        axes.axhline(means[name], color="grey", ls=style, label=vit.METHODS[name].title)
+    axes.set(xscale="log", xlabel="forward passes", ylabel="correlation with fresh masks", ylim=(0, None))
+    axes.set_xticks([4, 8, 16, 32, 64, 128, 256], ["4", "8", "16", "32", "64", "128", "256"])
+    axes.minorticks_off()
+    axes.legend(loc="lower right")
+    figure.savefig(file, dpi=120)
 
 
 if __name__ == "__main__":
