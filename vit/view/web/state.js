@@ -299,6 +299,29 @@ export class State {
     return true;
   }
 
+  /**
+   * Move the patch that is read, to hide it by a key, without changing the map.
+   *
+   * @param {number} down
+   * @param {number} right
+   * @returns {Effect}
+   */
+  moveReading(down, right) {
+    this.readKey = neighbour(this.readKey < 0 ? this.hovered : this.readKey, this.payload, down, right);
+    this.hovered = -1;
+    return "pointed";
+  }
+
+  /** Hide the patch that is read, or show it again. */
+  toggleHidden() {
+    const patch = (this.readKey < 0 ? this.hovered : this.readKey) - this.payload.split;
+    if (patch < 0) return "";
+    this.beginStroke(patch);
+    this.strokeOver(patch);
+    this.stroke = null;
+    return this.change({});
+  }
+
   /** Swap hidden and visible patches. */
   swapHidden() {
     const hidden = new Set(this.selection.hidden);
