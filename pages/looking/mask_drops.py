@@ -113,23 +113,14 @@ def measure_first(example: Example, target: int, progress: Callable[[float], obj
         progress(len(growing.drops) / FIRST)
 
 
-def measure_more(
-    example: Example, target: int, up_to: int, seed: int = 0, interrupted: Callable[[], bool] = lambda: False
-) -> None:
-    """Measure one batch of about a second; if the run is stopped or interrupted, end at once and discard the batch.
+def measure_more(example: Example, target: int, up_to: int, seed: int = 0, ends: Callable[[], bool] = bool) -> None:
+    """Measure one batch of about a second; if the run is stopped, end at once and discard the batch.
 
     Args:
         up_to: total number of masks that is enough.
         seed: of the masks.
-        interrupted: whether to return, called after every block of the model.
+        ends: whether to discard the batch, called after every block of the model.
     """
-
-    def check(_: float) -> None:
-        # Check for a stop within the batch: after a stop, the next run already waits for the processors.
-        session.end_if_stopped()
-        if interrupted():
-            raise InterruptedError
-
     growing, patches = _growing(example, target, seed), math.prod(example.explanation.record.grid)
     model, size = example.checkpoint.model, example.explanation.preprocess.size
     with growing.measuring, suppress(InterruptedError):
@@ -139,6 +130,12 @@ def measure_more(
         if count <= done:
             return
         masks = faithfulness_correlation.random_masks(patches, count, seed)
+
+        def check(_: float) -> None:
+            session.end_if_stopped()  # within the batch: after a stop, the next run already waits for the processors
+            if ends():
+                raise InterruptedError
+
         with pass_of(example):
             drops = faithfulness_correlation.score_drops(
                 model,

@@ -22,11 +22,11 @@ def is_history_navigation() -> bool:
 
 def runs_again() -> bool:
     """Whether the visitor used a control of this fragment or of one around it, which waits for the end of this run."""
-    context = get_script_run_ctx()
-    if context is None or context.script_requests is None or context.script_requests._state != ScriptRequestType.RERUN:
+    context, here = get_script_run_ctx(), ThreadState.get().fragment_id or ""
+    if not context or not context.script_requests or context.script_requests._state != ScriptRequestType.RERUN:
         return False
-    here, waiting = ThreadState.get().fragment_id or "", context.script_requests._rerun_data.fragment_id_queue
-    return here in waiting or context.fragment_storage.has_ancestor_in(here, waiting)
+    queue = context.script_requests._rerun_data.fragment_id_queue
+    return here in queue or context.fragment_storage.has_ancestor_in(here, queue)
 
 
 def server_runs() -> bool:

@@ -114,9 +114,9 @@ def test_every_estimated_number_is_readable(
 ) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto(f"{serve(ROOT / 'app.py', VIT_CHECKPOINTS=str(estimator))}/?checkpoint=estimator")
-    expect(page.locator(".answers .number").first).to_be_visible()
+    expect(page.locator(".answers span").first).to_be_visible()
     conversation.finish()
-    for text in (page.locator(".st-key-answer p"), *page.locator(".answers .number").all()):
+    for text in (page.locator(".st-key-answer p"), *page.locator(".answers span").all()):
         assert text.evaluate("text => text.scrollWidth <= text.clientWidth")
 
 

@@ -242,9 +242,9 @@ test("dragging hides patches or restores them", () => {
 
 test("keys hide patches without changing the map or the query", () => {
   const state = stateOf({ view: "rollout", token: 1 });
-  assert.deepEqual([state.toggleHidden(), state.moveReading(0, 1), state.toggleHidden()], ["", "pointed", "chosen"]);
+  assert.deepEqual([state.toggleHidden(), state.move(0, 1, true), state.toggleHidden()], ["", "pointed", "chosen"]);
   const first = state.readKey;
-  state.moveReading(0, -1);
+  state.move(0, -1, true);
   state.toggleHidden();
   assert.deepEqual(state.selection.hidden, [first - 1 - state.payload.split, first - state.payload.split]);
   state.toggleHidden();

@@ -48,8 +48,7 @@ def show(example: Example, target: int) -> None:
             cost = f"{format_duration(expected)} and {memory / 1e9:.1f} GB of memory"
             line.caption(f"This is AttnLRP. Masks make it truer: {most} take {cost}.")
 
-    with row:  # only now, as placeholders that are empty during the fit would blink
-        line, button = st.empty(), st.empty()
+    line, button = row.empty(), row.empty()  # only now, as they would blink during the fit
     draw_line()
     if not fit.complete:  # one key, so that the button keeps the focus
         label = "Stop" if going else "Go on" if started else "Measure them"
@@ -60,8 +59,7 @@ def show(example: Example, target: int) -> None:
         draw_line()
         if fit.complete:
             button.empty()
-    if not sessions.runs_again():
-        state.more_best = ""
+    state.more_best *= sessions.runs_again()  # the next run measures a batch that it interrupted
     improved = pack_map(mask_drops.best_map(example, target))
     with feeder:
         viewer.feed("best feeder", improved, request, on_more if going and not fit.complete else None)

@@ -27,7 +27,6 @@ export function showAnswers(page, answers, ask) {
     share.textContent = text ?? percent(probability);
     const row = document.createElement(canAsk && label !== target ? "button" : "div");
     row.append(name, ...(text ? [] : [bar]), share);
-    name.classList.toggle("number", Boolean(text));
     if (target && against) row.className = { [target]: "for", [against]: "against" }[label] ?? "";
     if (canAsk && label !== target) {
       row.title = name.title = `Why ${target} and not ${label}?`;

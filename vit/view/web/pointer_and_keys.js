@@ -265,7 +265,7 @@ function pictureKey(viewer, event) {
 /** @typedef {(viewer: Viewer) => Effect} Act */
 
 /** @type {(down: number, right: number) => Act} */
-const moving = (down, right) => ({ page, state }) => (page.painting ? state.moveReading(down, right) : state.move(down, right));
+const moving = (down, right) => ({ page, state }) => state.move(down, right, page.painting);
 
 /** @type {(down: number, right: number) => Act} */
 const stepping = (down, right) => ({ state }) => {
