@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -112,31 +113,37 @@ def measure_first(example: Example, target: int, progress: Callable[[float], obj
         progress(len(growing.drops) / FIRST)
 
 
-def measure_more(example: Example, target: int, up_to: int, seed: int = 0) -> None:
+def measure_more(example: Example, target: int, up_to: int, seed: int = 0, ends: Callable[[], bool] = bool) -> None:
     """Measure one batch of about a second; if the run is stopped, end at once and discard the batch.
 
     Args:
         up_to: total number of masks that is enough.
         seed: of the masks.
+        ends: whether to discard the batch, called after every block of the model.
     """
     growing, patches = _growing(example, target, seed), math.prod(example.explanation.record.grid)
     model, size = example.checkpoint.model, example.explanation.preprocess.size
-    with growing.measuring:
+    with growing.measuring, suppress(InterruptedError):
         done = len(growing.drops)
         each = faithfulness_correlation.seconds(model, size, FIRST) / FIRST
         count = min(done + max(LEAST, int(STEP / max(each, 1e-6))), up_to)
         if count <= done:
             return
         masks = faithfulness_correlation.random_masks(patches, count, seed)
+
+        def check(_: float) -> None:
+            session.end_if_stopped()  # within the batch: after a stop, the next run already waits for the processors
+            if ends():
+                raise InterruptedError
+
         with pass_of(example):
-            # Check for a stop within the batch: after a stop, the next run already waits for the processors.
             drops = faithfulness_correlation.score_drops(
                 model,
                 example.pixels,
                 target,
                 masks[done:],
                 hook=example.hook,
-                progress=lambda _: session.end_if_stopped(),
+                progress=check,
             )
         with growing.lock:
             growing.masks, growing.drops = masks, torch.cat([growing.drops, drops.cpu()])

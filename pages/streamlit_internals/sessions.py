@@ -3,6 +3,8 @@
 from streamlit import runtime
 from streamlit.runtime.app_session import AppSession
 from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.scriptrunner_utils.script_requests import ScriptRequestType
+from streamlit.runtime.scriptrunner_utils.script_run_context import ThreadState
 from streamlit.runtime.state.session_state import WStates
 
 
@@ -16,6 +18,15 @@ def is_history_navigation() -> bool:
     """Whether the browser's Back or Forward caused this run of the page."""
     context = get_script_run_ctx()
     return context is not None and context.is_history_navigation
+
+
+def runs_again() -> bool:
+    """Whether the visitor used a control of this fragment or of one around it, which waits for the end of this run."""
+    context, here = get_script_run_ctx(), ThreadState.get().fragment_id or ""
+    if not context or not context.script_requests or context.script_requests._state != ScriptRequestType.RERUN:
+        return False
+    queue = context.script_requests._rerun_data.fragment_id_queue
+    return here in queue or context.fragment_storage.has_ancestor_in(here, queue)
 
 
 def server_runs() -> bool:

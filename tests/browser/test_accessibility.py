@@ -1,10 +1,17 @@
 """Accessibility of the pages for screen readers and keyboards."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from tiny import TINY, fill
+
+from vit.checkpoints.save import save_checkpoint
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 
 from .axe import violations
 from .serving import ROOT
@@ -59,6 +66,58 @@ def test_axe_finds_nothing_serious_in_share_and_present(
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
             assert violations(page) == []
+
+
+@pytest.fixture(scope="session")
+def estimator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of checkpoints with a model that estimates four numbers with long names."""
+    names = (
+        "age of the animal [years]",
+        "weight of the animal [kg]",
+        "distance to the camera [mm]",
+        "temperature [°C]",
+    )
+    config = ViTConfig(**TINY | {"num_classes": len(names)}, regression=True)
+    root = tmp_path_factory.mktemp("estimator")
+    save_checkpoint(root / "estimator", fill(VisionTransformer(config)), names, Preprocess(config.image_size))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("link", "ready"),
+    [
+        ("?view=relevance&method=best", "AttnLRP, corrected by"),
+        ("?view=relevance&method=attnlrp&against=dog&panel=what-if&hidden=0-9", "The hidden patches are"),
+        ("compare?mode=many&m_from=upload", "Masks"),
+        ("?checkpoint=estimator&view=relevance&method=attnlrp&panel=heads", "distance to the camera [mm]"),
+    ],
+    ids=["best map", "rather than, region", "masks", "numbers"],
+)
+def test_axe_finds_nothing_serious_in_explanations(
+    page: Page, conversation: Conversation, serve: Callable[..., str], estimator: Path, link: str, ready: str
+) -> None:
+    environment = {"VIT_CHECKPOINTS": str(estimator)} if "estimator" in link else {}
+    model = "" if environment or "compare" in link else "&sample=cat&checkpoint=cifar10"
+    page.goto(f"{serve(ROOT / 'app.py', **environment)}/{link}{model}")
+    expect(page.get_by_text(ready).first).to_be_visible()
+    conversation.finish()
+    if ready == "Masks":
+        page.get_by_role("button", name="Masks").click()
+        expect(page.get_by_text("One for each picture")).to_be_visible()
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        assert violations(page) == []
+
+
+def test_every_estimated_number_is_readable(
+    page: Page, conversation: Conversation, serve: Callable[..., str], estimator: Path
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{serve(ROOT / 'app.py', VIT_CHECKPOINTS=str(estimator))}/?checkpoint=estimator")
+    expect(page.locator(".answers span").first).to_be_visible()
+    conversation.finish()
+    for text in (page.locator(".st-key-answer p"), *page.locator(".answers span").all()):
+        assert text.evaluate("text => text.scrollWidth <= text.clientWidth")
 
 
 def test_keyboard_order_on_explore_is_the_visual_order(

@@ -215,6 +215,10 @@ def test_dragging_hides_patches_and_shows_them_again(open_viewer):
     page.get_by_role("button", name="Show all").click()
     viewer.expect_selection("hidden=")
     expect(page.get_by_role("button", name="Keep only these")).to_be_hidden()
+    viewer.over.focus()
+    for key in ("ArrowUp", "Enter", "ArrowLeft", "Space"):
+        viewer.over.press(key)
+    viewer.expect_selection("hidden=14-15", "pinned=0")  # from the middle
     page.get_by_label("Hide patches by dragging").uncheck()
     viewer.click(1, 1)
     viewer.expect_selection("pinned=1")

@@ -3,10 +3,15 @@
 import json
 import math
 import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.scriptrunner_utils.script_run_context import ThreadState
 from streamlit.testing.v1 import AppTest
 
 import vit
@@ -82,7 +87,8 @@ def test_long_measurement_waits_for_a_click(page: AppTest, monkeypatch: pytest.M
 
 
 def press(page: AppTest, label: str) -> None:
-    (button,) = (one for one in page.button if one.label == label)
+    button = page.button(key="best map")  # always the same, so that it keeps the focus
+    assert button.label == label
     button.click().run()
 
 
@@ -101,6 +107,31 @@ def test_stop_keeps_the_map_until_the_visitor_goes_on(page: AppTest, monkeypatch
     assert more and not np.array_equal(values, some)
     (text,) = (one for one in page.get("progress") if "faithfulness about" in one.proto.text)
     assert " of up to 128 masks" in text.proto.text
+
+
+def test_control_used_within_a_batch_ends_it_and_measuring_goes_on(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result_cache.retain(set())
+    page.run()
+    _, name, _ = offered_map(page)
+    batches: list[list[float]] = []
+
+    def measure(*args: Any, progress: Callable[[float], object], **kwargs: Any) -> torch.Tensor:
+        batches.append([])
+        if len(batches) == 1:  # as Streamlit does for a click
+            requests, fragment = get_script_run_ctx().script_requests, ThreadState.get().fragment_id
+            requests.request_rerun(replace(requests._rerun_data, fragment_id_queue=[fragment]))
+
+        def record(share: float) -> None:
+            batches[-1].append(share)
+            progress(share)
+
+        return score_drops(*args, progress=record, **kwargs)
+
+    monkeypatch.setattr(mask_drops.faithfulness_correlation, "score_drops", measure)
+    offered_map(page, wanted=name)
+    assert len(batches) == 2 and len(batches[0]) == 1 and batches[1][-1] == 1
 
 
 def test_public_server_measures_fewer_masks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ test("every known prefix token is explained", () => {
 
 test("a method's description says what it does and where to choose another", () => {
   const method = { ...RELEVANCE, sentence: "It adds up." };
-  assert.equal(methodMeaning(method), "Evidence for “<b>cat</b>”. It adds up. Choose class and method above");
+  assert.equal(methodMeaning(method), "Evidence for “<b>cat</b>”. It adds up. Choose another above");
   assert.equal(methodMeaning({ ...RELEVANCE, target: "" }), "Tokens that the prediction is based on. Choose another above");
 });
 

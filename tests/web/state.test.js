@@ -240,6 +240,18 @@ test("dragging hides patches or restores them", () => {
   assert.deepEqual(state.selection.hidden, [1, 2, 3, 5]);
 });
 
+test("keys hide patches without changing the map or the query", () => {
+  const state = stateOf({ view: "rollout", token: 1 });
+  assert.deepEqual([state.toggleHidden(), state.move(0, 1, true), state.toggleHidden()], ["", "pointed", "chosen"]);
+  const first = state.readKey;
+  state.move(0, -1, true);
+  state.toggleHidden();
+  assert.deepEqual(state.selection.hidden, [first - 1 - state.payload.split, first - state.payload.split]);
+  state.toggleHidden();
+  assert.deepEqual(state.selection.hidden, [first - state.payload.split]);
+  assert.deepEqual([state.selection.view, state.selection.token, state.selection.pinned], ["rollout", 1, false]);
+});
+
 test("a new selection is a copy of the seed", () => {
   const seed = selectionWith({ token: 3 });
   const state = stateOf();

@@ -201,8 +201,7 @@ def rollout(
 @method(
     "attnlrp",
     "AttnLRP",
-    "The class's logit, traced back to the patches: what speaks for the class and what against it "
-    "(Achtibat et al. 2024).",
+    "The output, traced back to the patches: what speaks for it and what against it (Achtibat et al. 2024).",
     of_tokens=False,
     signed=True,
     own_passes=True,
@@ -231,7 +230,7 @@ def attnlrp(
 @method(
     "attention-gradient",
     "Attention × gradient",
-    "Attention where more of it would raise the class, mean of all blocks and heads.",
+    "Attention where more of it would raise the output, mean of all blocks and heads.",
 )
 def attention_gradient(
     recorded: RecordedPass,
@@ -262,7 +261,7 @@ def attention_gradient(
 @method(
     "attention-gradient-last",
     "Attention × gradient, last block",
-    "Attention where more of it would raise the class, last block, mean of heads.",
+    "Attention where more of it would raise the output, last block, mean of heads.",
     of_tokens=False,  # if the head reads only the class token, other rows of the last block have no gradient
 )
 def attention_gradient_last(recorded: RecordedPass, query: Query, direction: Direction) -> Tensor:
@@ -280,7 +279,7 @@ def attention_gradient_last(recorded: RecordedPass, query: Query, direction: Dir
 @method(
     "input-gradient",
     "Attention × input gradient",
-    "Raw attention times the gradient of the class by each patch's pixels.",
+    "Raw attention times the gradient of the output by each patch's pixels.",
 )
 def input_gradient(recorded: RecordedPass, query: Query, direction: Direction) -> Tensor:
     """Compute attention of the last block times the norm of the class logit's gradient by each patch's pixels.
@@ -396,7 +395,7 @@ def relevance_rollout(
 @method(
     "legrad",
     "LeGrad",
-    "Gradient of the class by attention, positive part, mean of all blocks (Bousselham et al. 2024).",
+    "Gradient of the output by attention, positive part, mean of all blocks (Bousselham et al. 2024).",
     of_tokens=False,
     own_passes=True,
 )
@@ -423,7 +422,7 @@ def legrad(
 @method(
     "gradcam",
     "Grad-CAM",
-    "Channels of the last block's tokens, weighted by the gradient of the class (Selvaraju et al. 2017).",
+    "Channels of the last block's tokens, weighted by the gradient of the output (Selvaraju et al. 2017).",
     of_tokens=False,
     own_passes=True,
 )

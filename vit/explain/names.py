@@ -15,9 +15,9 @@ STATISTICS = {
     "cls": "On the class token",
     "dist": "On the distillation token",
     "registers": "On registers",
-    "object": "Agreement with the class's relevance (rank correlation)",
-    "faithfulness": "Faithfulness to the class (correlation)",
-    "effect": "Drop of the class without the head [logits]",
+    "object": "Agreement with the relevance (rank correlation)",
+    "faithfulness": "Faithfulness (correlation)",
+    "effect": "Drop of the output without the head [logits, or its unit]",
 }
 # Explanations for non-experts; the definitions are in `vit.explain.head_statistics`.
 MEANINGS = {
@@ -28,9 +28,9 @@ MEANINGS = {
     "cls": "the share that goes to the class token, from which most models read their prediction.",
     "dist": "the share that goes to the distillation token, which was trained on a teacher's predictions.",
     "registers": "the share that goes to registers: extra tokens without a position, used for global information.",
-    "object": "1 if the head attends most to the patches that are most relevant for the class, -1 if least.",
-    "faithfulness": "1 if attention predicts how far the class drops under random masks, 0 if it does not.",
-    "effect": "how far the class's logit falls when the head's output is replaced by its mean over the samples.",
+    "object": "1 if the head attends most to the patches that are most relevant, -1 if least.",
+    "faithfulness": "1 if attention predicts how far the output drops under random masks, 0 if it does not.",
+    "effect": "how far the explained output falls when the head's output is replaced by its mean over the samples.",
 }
 SIGNED = ("object", "faithfulness", "effect")  # statistics that can be negative
 

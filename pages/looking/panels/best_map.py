@@ -7,6 +7,7 @@ from pages.links import session
 from pages.looking import mask_drops
 from pages.looking.controls.method_choice import Example, growing_name
 from pages.server import pass_queue
+from pages.streamlit_internals import sessions
 from vit import view
 from vit.explain.faithfulness_correlation import FITTED
 from vit.view.captions import format_duration
@@ -21,9 +22,7 @@ def show(example: Example, target: int) -> None:
     """Send the map to the viewer, and measure more masks while the page is visible, until they no longer help."""
     state, request = session.of(session.Explore), growing_name(example, target)
     size = example.explanation.preprocess.size
-    with st.container(horizontal=True, vertical_alignment="center"):
-        line, button = st.empty(), st.empty()
-    feeder = st.container()
+    row, feeder = st.container(horizontal=True, vertical_alignment="center"), st.container()
     most, fit = mask_drops.most_for_best_map(example), mask_drops.fitted(example, target)
     expected = mask_drops.expected(example) / mask_drops.FIRST * (most - fit.masks)
     started = state.best_map == request or expected <= BUTTON_ABOVE_SECONDS
@@ -49,17 +48,18 @@ def show(example: Example, target: int) -> None:
             cost = f"{format_duration(expected)} and {memory / 1e9:.1f} GB of memory"
             line.caption(f"This is AttnLRP. Masks make it truer: {most} take {cost}.")
 
+    line, button = row.empty(), row.empty()  # only now, as they would blink during the fit
     draw_line()
-    if not fit.complete:
+    if not fit.complete:  # one key, so that the button keeps the focus
         label = "Stop" if going else "Go on" if started else "Measure them"
-        button.button(label, on_click=press, args=(request if going else "",))
+        button.button(label, key="best map", on_click=press, args=(request if going else "",))
     if going and state.more_best == request:
-        mask_drops.measure_more(example, target, most, FITTED)
+        mask_drops.measure_more(example, target, most, FITTED, sessions.runs_again)
         fit = mask_drops.fitted(example, target)
         draw_line()
         if fit.complete:
             button.empty()
-    state.more_best = ""
+    state.more_best *= sessions.runs_again()  # the next run measures a batch that it interrupted
     improved = pack_map(mask_drops.best_map(example, target))
     with feeder:
         viewer.feed("best feeder", improved, request, on_more if going and not fit.complete else None)

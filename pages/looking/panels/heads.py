@@ -34,9 +34,9 @@ WHY = {  # reasons why a head is suggested
     "far": "Looks {} far on average, further than all others.",
     "itself": "Keeps {} of each patch's attention on the patch itself.",
     "sink": "{} of its attention goes to tokens that are not patches.",
-    "object": "Its attention agrees with the relevance of the class (rank correlation {}).",
-    "faithful": "Its attention predicts the drop of the class when patches are masked (correlation {}).",
-    "needed": "The class drops most without it ({} logits).",
+    "object": "Its attention agrees with the relevance (rank correlation {}).",
+    "faithful": "Its attention predicts the drop of the output when patches are masked (correlation {}).",
+    "needed": "The output drops most without it ({}).",
 }
 SPREAD = 0.6  # horizontal spread of a block's heads as a share of the distance between blocks
 

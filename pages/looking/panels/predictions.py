@@ -29,6 +29,7 @@ def show_top(
     """Show what the model says in one short sentence, an answer in bold; `bars_of` has the probabilities."""
     words, label, end = answer(checkpoint, explanation)
     if words:
+        place = place.container(key="numbers") if checkpoint.estimates else place
         place.markdown(f"{plain(words)}**{plain(label)}**{end}" if label else plain(words))
 
 

@@ -206,8 +206,8 @@ def show(example: Example, choice: MethodChoice | None, selection: Selection) ->
         st.caption(
             f"{count} of {record.tokens - len(record.prefix)} patches are hidden."
             if count
-            else "Tick *Hide patches by dragging* below the picture above, and drag over it; *Keep only these* turns "
-            "it around."
+            else "Tick *Hide patches by dragging* below the picture above, and drag over it, or use arrow keys and "
+            "Enter on it; *Keep only these* turns it around."
         )
     if not off and not selection.hidden:
         return

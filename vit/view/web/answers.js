@@ -11,12 +11,11 @@ import { cssPercent, isTouch, setText } from "./page.js";
  *
  * @param {Page} page
  * @param {Answers | null} answers null for a viewer without them
- * @param {boolean} signed whether the map of the class has colours for and against it
  * @param {(label: string) => void} [ask] asks why the explained class rather than this one
  */
-export function showAnswers(page, answers, signed, ask) {
+export function showAnswers(page, answers, ask) {
   const place = page.find(".answers");
-  if (place.hidden && answers) foldAndInvite(page, signed);
+  if (place.hidden && answers) foldAndInvite(page);
   place.hidden = !answers;
   setText(page.find(".says"), answers?.says ?? "");
   if (!answers) return;
@@ -25,10 +24,9 @@ export function showAnswers(page, answers, signed, ask) {
     const [name, bar, share] = ["span", "i", "data"].map((tag) => document.createElement(tag));
     name.textContent = name.title = label;
     bar.style.backgroundSize = `${cssPercent(probability)} 100%`;
-    if (text) bar.style.visibility = "hidden"; // it keeps its column
     share.textContent = text ?? percent(probability);
     const row = document.createElement(canAsk && label !== target ? "button" : "div");
-    row.append(name, bar, share);
+    row.append(name, ...(text ? [] : [bar]), share);
     if (target && against) row.className = { [target]: "for", [against]: "against" }[label] ?? "";
     if (canAsk && label !== target) {
       row.title = name.title = `Why ${target} and not ${label}?`;
@@ -46,14 +44,10 @@ export function showAnswers(page, answers, signed, ask) {
   place.ariaLabel = `${answers.bars.map(([label, probability, text]) => `${label} ${text ?? percent(probability)}`).join(", ")}. ${answers.note}`;
 }
 
-/**
- * @param {Page} page
- * @param {boolean} signed
- */
-function foldAndInvite(page, signed) {
+/** @param {Page} page */
+function foldAndInvite(page) {
   page.find(".folded").removeAttribute("open");
-  const textContent = signed ? "Red speaks for it, blue against it. " : "Yellow counts most. ";
-  const brightest = Object.assign(document.createElement("span"), { className: "brightest", textContent });
+  const brightest = Object.assign(document.createElement("span"), { className: "brightest", textContent: "Yellow counts most. " });
   page.find(".invite").replaceChildren(brightest, `${isTouch() ? "Tap" : "Move over"} the picture.`);
   page.over.addEventListener("pointerenter", () => (page.find(".invite").style.visibility = "hidden"), { once: true });
 }

@@ -89,7 +89,7 @@ export const GLOSSARY = {
   uniform: "× uniform: multiples of the weight that each token would have if attention were spread evenly",
   prefix: "Tokens before the patches, which belong to no place in the picture: the answer is read from the class token, registers store information about the whole picture",
   faithful:
-    "Random parts of the picture were masked, the same ones for every map. The number is the correlation between this map's total weight in a mask and how far the class drops without those patches: 1 is perfect, 0 is no relation. Chance: shifted and mirrored copies of the map. Removal map: fitted to these drops, scored on masks that it was not fitted to",
+    "Random parts of the picture were masked, the same ones for every map. The number is the correlation between this map's total weight in a mask and how far the explained output drops without those patches: 1 is perfect, 0 is no relation. Chance: shifted and mirrored copies of the map. Removal map: fitted to these drops, scored on masks that it was not fitted to",
   artefact: "The features of this patch have an outlying norm: models without registers store information about the whole picture in such patches, so it says little about its place (Darcet et al. 2024)",
   cosine: "Cosine of two tokens' features: 1 is the same direction, 0 is unrelated",
 };
@@ -131,7 +131,7 @@ export function verdictText(verdict, { ceiling, complete }) {
  */
 export function methodMeaning(method) {
   const words = method.sentence ? ` ${method.sentence}` : "";
-  return `${capital(purpose(method))}.${words} Choose ${method.target ? "class and method" : "another"} above`;
+  return `${capital(purpose(method))}.${words} Choose another above`;
 }
 
 /**
@@ -269,7 +269,7 @@ function headName(head) {
 export function regionText(patches, hidden, ofClass) {
   const [held, whole] = [hidden.map((patch) => patches[patch]), [...patches]].map((part) => part.reduce((sum, value) => sum + Math.max(0, value), 0));
   const most = hidden.includes(patches.indexOf(Math.max(...patches))) ? "with" : "without";
-  const what = ofClass ? "what speaks for the class" : "the map";
+  const what = ofClass ? "the evidence for it" : "the map";
   return `The hidden patches are ${percent(hidden.length / patches.length)} of the picture and hold ${percent(held / (whole || 1))} of ${what}, ${most} its maximum.`;
 }
 
@@ -323,7 +323,7 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
   const both = shared && scale !== "own";
   if (low < 0) {
     const those = both ? "One scale for both maps" : "This map alone";
-    return `${those}: from blue, against the class, to red, for it, up to ${percent(top)} of all evidence; pale is 0.`;
+    return `${those}: from blue, against it, to red, for it, up to ${percent(top)} of all evidence; pale is 0.`;
   }
   const ends =
     translate("it ends at {top}: in half of the heads no patch is stronger; stronger ones share the last colour. Tokens that are not patches do not count.", { top: percent(top) });

@@ -265,7 +265,7 @@ function pictureKey(viewer, event) {
 /** @typedef {(viewer: Viewer) => Effect} Act */
 
 /** @type {(down: number, right: number) => Act} */
-const moving = (down, right) => ({ state }) => state.move(down, right);
+const moving = (down, right) => ({ page, state }) => state.move(down, right, page.painting);
 
 /** @type {(down: number, right: number) => Act} */
 const stepping = (down, right) => ({ state }) => {
@@ -274,7 +274,7 @@ const stepping = (down, right) => ({ state }) => {
 };
 
 /** @type {Act} */
-const togglePin = ({ state }) => (state.selection.pinned ? state.release() : state.pin(state.query));
+const togglePin = ({ page, state }) => (page.painting ? state.toggleHidden() : state.selection.pinned ? state.release() : state.pin(state.query));
 
 /** @type {Record<string, Act>} Keys that are pressed repeatedly; only the last result is sent, after SETTLE. */
 const SETTLING = {

@@ -54,7 +54,7 @@ export class Readings {
    */
   drawSides({ values }) {
     const [plus, minus] = [1, -1].map((sign) => values.reduce((sum, value) => sum + Math.max(0, sign * value), 0));
-    this.setReading(0, "For the class", percent(plus), `against it ${percent(minus)}`, GLOSSARY.sides);
+    this.setReading(0, "Evidence for it", percent(plus), `against it ${percent(minus)}`, GLOSSARY.sides);
   }
 
   /**
@@ -122,7 +122,7 @@ export class Readings {
       3,
       fixed && key !== query ? tokenTitle(payload, key) : to ? "From itself" : "On itself",
       `≈ ${percent(weight)}`, // approximate, because maps are quantised, see payload.py
-      `${map.signed ? (weight < 0 ? "against the class" : "for the class") : `${multiple(weight * tokens)} uniform`} · ${ordinal(stronger + 1)} of ${tokens}`,
+      `${map.signed ? (weight < 0 ? "against it" : "for it") : `${multiple(weight * tokens)} uniform`} · ${ordinal(stronger + 1)} of ${tokens}`,
       GLOSSARY.uniform,
     );
   }

@@ -266,13 +266,16 @@ export class State {
   }
 
   /**
-   * Move the query by a number of patches.
+   * Move the query by a number of patches, or only the patch that is read.
    *
    * @param {number} down
    * @param {number} right
+   * @param {boolean} [reading]
    * @returns {Effect}
    */
-  move(down, right) {
+  move(down, right, reading = false) {
+    if (reading) this.readKey = neighbour(this.readKey, this.payload, down, right);
+    if (reading) return "pointed";
     const token = neighbour(this.query, this.payload, down, right);
     if (this.selection.pinned || this.queryFixed) return this.change({ token, pinned: true, view: this.tokenView });
     this.hovered = token;
@@ -297,6 +300,14 @@ export class State {
     const others = hidden.filter((other) => other !== patch);
     this.selection.hidden = (this.stroke ? [...others, patch] : others).sort((a, b) => a - b);
     return true;
+  }
+
+  /** Hide the patch that is read, or show it again. */
+  toggleHidden() {
+    const [patch, hidden] = [this.readKey - this.payload.split, new Set(this.selection.hidden)];
+    if (patch < 0) return "";
+    if (!hidden.delete(patch)) hidden.add(patch);
+    return this.change({ hidden: [...hidden].sort((a, b) => a - b) });
   }
 
   /** Swap hidden and visible patches. */

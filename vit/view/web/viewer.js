@@ -163,7 +163,7 @@ export class Viewer {
     this.group.join(message.group);
     this.root.classList.toggle("compact", message.compact);
     this.page.find(".painting").hidden = !message.paintable;
-    showAnswers(this.page, message.answers ?? null, Boolean(message.method?.signed), ask);
+    showAnswers(this.page, message.answers ?? null, ask);
     this.state.method = message.method;
     const revised = message.revision !== this.revision;
     if (revised) this.startRevision(message);
