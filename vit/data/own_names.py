@@ -1,4 +1,4 @@
-"""Names that the pictures of an upload had in their archive, where they differ from those under which they are stored."""
+"""Names that the pictures of an upload had in their archive, if they are stored under others."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -38,4 +38,4 @@ def own_names(folder: Path) -> Callable[[Path], str]:
 def _own_name(folder: Path, others: Mapping[str, object], file: Path) -> str:
     path = file.relative_to(folder).as_posix()
     own = others.get(path)
-    return own if is_text(own) else path
+    return own if is_text(own) else path.encode(errors="surrogateescape").decode(errors="replace")

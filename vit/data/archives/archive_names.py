@@ -13,7 +13,7 @@ from vit.errors import InvalidDataset
 MAX_DEPTH = 20  # nested folders
 MAX_CLASS_NAME = 100  # [characters]
 _MAX_PART = 255  # [characters] of a file's or folder's name, as on common file systems
-_MAX_STORED = 200  # [bytes] of a stored name without its suffix
+_MAX_STORED, _MAX_SUFFIX = 200, 10  # [bytes] of a stored name without its suffix, and [characters] of this
 
 _JOINERS = "\u200c\u200d"  # invisible, but part of words and emoji
 _FORBIDDEN = '<>:"/\\|?*'  # on Windows
@@ -38,7 +38,7 @@ def safe_path(name: str) -> Parts:
 def _shortened(name: str) -> str:
     """Cut a name, since the time of normalising it grows quadratically."""
     stem, suffix = splitext(name)
-    return name if len(name) <= _MAX_PART else stem[: _MAX_PART - 10] + suffix[:10]
+    return name if len(name) <= _MAX_PART else stem[: _MAX_PART - _MAX_SUFFIX] + suffix[:_MAX_SUFFIX]
 
 
 def stored_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
@@ -57,8 +57,9 @@ def stored_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
         own = "".join(c if c.isprintable() and c not in _FORBIDDEN else "_" for c in unicodedata.normalize("NFC", name))
         own = re.sub(r"[. ]+$", "_", own)
         own = f"_{own}" if _RESERVED.match(own) or is_ignored(own) else own
-        suffix = re.search(r"(\.\w{1,8})?$", own)[0]
-        stem = own.removesuffix(suffix).encode()[:_MAX_STORED].decode(errors="ignore")
+        stem, suffix = splitext(own)
+        stem, suffix = (own, "") if len(suffix) > _MAX_SUFFIX else (stem, suffix)
+        stem = stem.encode()[:_MAX_STORED].decode(errors="ignore")
         own, key = stem + suffix, _folded(stem + suffix)
         while _folded(own) in seen:
             seen[key] += 1

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from vit.data.archives.archive_names import check_class
 from vit.data.archives.archive_readers import Budget, Member, encoding_among, list_members, read_chunks
-from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_name, printable_path
 from vit.data.archives.name_encodings import UTF8
+from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_name, printable_path
 from vit.data.folders import list_files
 from vit.data.layouts.class_folders import ArrangedPictures, PackedPicture, arrange, place_pictures
 from vit.data.packed.index import SPLITS, SUFFIXES, index_of

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import product
-from os.path import commonprefix
+from itertools import product, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,9 +117,11 @@ def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:
     """
     pictures = [(split, name, one) for split, own in splits.items() for name, every in own.items() for one in every]
     try:
-        pictures = [(*own, one._replace(inner=tuple(map(check_class, one.inner)))) for *own, one in pictures]
+        pictures = [
+            (split, name, one._replace(inner=tuple(map(check_class, one.inner)))) for split, name, one in pictures
+        ]
     except InvalidDataset:  # the nested folders cannot be classes
-        pictures = [(*own, one._replace(inner=())) for *own, one in pictures]
+        pictures = [(split, name, one._replace(inner=())) for split, name, one in pictures]
     names = sorted({name for _, own, one in pictures for name in (own, *one.inner)})
     folders = dict(zip(names, stored_names(names), strict=True))
     for nested, numbered in product((True, False), (False, True)):
@@ -133,7 +134,8 @@ def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:
         picture.file.rename(file)
     if renamed := {own: name for name, own in folders.items() if own != name}:
         (folder / FILE).write_text(json.dumps(renamed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    around = len(commonprefix([picture.path[:-1] for picture in places.values()]))
+    levels = zip(*(picture.path[:-1] for picture in places.values()), strict=False)
+    around = len([*takewhile(lambda names: len({*names}) == 1, levels)])
     store(folder, {"/".join(path): _own_name(picture, around) for path, picture in places.items()})
 
 
@@ -145,7 +147,7 @@ def _places(
     for split, name, picture in pictures:
         inner = (folders[own] for own in picture.inner if nested)
         together.setdefault((*[split] * bool(split), folders[name], *inner), []).append(picture)
-    places = {}
+    places: dict[Parts, PackedPicture] = {}
     for path, own in together.items():
         files = [name if is_picture(name := one.path[-1]) else name + one.suffix for one in own]
         stored = [f"{number:06}{one.suffix}" for number, one in enumerate(own)] if numbered else files
