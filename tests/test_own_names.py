@@ -1,7 +1,6 @@
 """Pictures are named as their owner named them, whatever the names under which they are stored."""
 
 import json
-import tarfile
 import unicodedata
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from vit.data.survey import survey
 
 ODD = [
     "A.png", "a.PNG", "CON.png", "com1.JPEG", "dots.png...", "space.png ", "a:b?.png", "y" * 300 + ".png", "line\n.png",
-    "e\u0301.png", "\u00e9.png", "<b>&amp;.png", "\u202egnp.png", "back\\slash.png", "../../up.png", "000000.png", "猫.png",
-    " lead.png", "😀\u200d.png", "%s;rm.png", "lost+found.png", "nul .png",
+    "e\u0301.png", "\u00e9.png", "<b>&amp;.png", "\u202egnp.png", "back\\slash.png", "../../up.png", "000000.png",
+    "猫.png", " lead.png", "😀\u200d.png", "%s;rm.png", "lost+found.png", "nul .png",
 ]  # fmt: skip
 
 
@@ -36,10 +35,8 @@ def test_odd_names_are_stored_safely_and_shown_as_they_were(sandbox: Sandbox, ki
     sandbox.pack(classes("pets/dog") | inside, kind).read()
     shown = [name.removeprefix("pets/") for name in inside] + [f"dog/{number}.png" for number in range(3)]
     assert names_of(sandbox, budget) == sorted(shown)
-    stored = [Path(name).name for name in sandbox.pictures()]
-    assert len({unicodedata.normalize("NFKC", name).casefold() for name in stored if name[0] not in "012"}) == len(
-        inside
-    )
+    stored = [Path(name).name for name in sandbox.pictures() if "/cat/" in name]
+    assert len({unicodedata.normalize("NFKC", name).casefold() for name in stored}) == len(inside)
     assert all(name.isprintable() and not {*name} & {*'<>:"\\|?*'} and len(name.encode()) <= 255 for name in stored)
 
 
@@ -53,8 +50,6 @@ def test_plain_names_need_no_file_of_names(sandbox: Sandbox) -> None:
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_equal_names_are_both_kept(sandbox: Sandbox) -> None:
-    with tarfile.open(sandbox.archive, "w"):
-        pass
     twice: Files = {"cat/0.png": picture(1), "./cat//0.png": picture(2), "cat/../cat/0.png": picture(3)}
     sandbox.pack(classes("dog") | twice, "tar").read()
     assert len(list((sandbox.into / "cat").iterdir())) == 3
@@ -74,13 +69,13 @@ def test_classes_are_shown_under_their_own_names(sandbox: Sandbox, first: str, s
 
 
 def test_names_that_would_be_read_as_masks_are_numbers_in_the_folder(sandbox: Sandbox) -> None:
-    files: Files = {
-        f"{folder}/{i}{end}.png": picture(i) for i in range(4) for folder, end in (("a", ""), ("b", "_mask"))
-    }
-    table = "file,label\n" + "".join(f"{i}.png,cat\n{i}_mask.png,{('cat', 'dog')[i % 2]}\n" for i in range(4))
+    names = [f"{i}{end}.png" for i in range(4) for end in ("", "_mask")]
+    files = {f"images/{name}": picture(number) for number, name in enumerate(names)}
+    table = "file,label\n" + "".join(f"{name},{('cat', 'dog')[i // 2 % 2]}\n" for i, name in enumerate(names))
     result = sandbox.pack(files | {"labels.csv": table.encode()}).read()
     assert sum(sum(own.values()) for own in result.counts.values()) == 8
-    assert names_of(sandbox) == sorted(files)
+    assert names_of(sandbox) == sorted(Path(name).name for name in files)
+    assert {Path(name).stem for name in sandbox.pictures() if name.endswith("png")} == {f"{i:06}" for i in range(4)}
 
 
 def test_uploads_of_earlier_versions_open(sandbox: Sandbox) -> None:
@@ -96,26 +91,25 @@ def test_uploads_of_earlier_versions_open(sandbox: Sandbox) -> None:
 
 
 def test_pages_and_sheets_name_pictures(sandbox: Sandbox) -> None:
-    files: Files = {
-        f"{name}/photo:{i}.png": picture(i + 10 * (name == "dog")) for name in ("cat", "dog") for i in range(5)
-    }
+    names = [f"{name}/photo:{i}.png" for name in ("cat", "dog") for i in range(5)]
+    files = {name: picture(number) for number, name in enumerate(names)}
     sandbox.pack(files | {"dog/twin.png": files["cat/photo:1.png"]}).read()
     assert {one.name for one in choose_test_pictures(sandbox.spec, "data")} <= {*files}
     assert {name for pair in survey(sandbox.spec).repeats for name in pair} == {"cat/photo:1.png", "dog/twin.png"}
 
 
-def test_packed_pictures_have_their_own_names(sandbox: Sandbox, tmp_path: Path) -> None:
-    folder = tmp_path / "arrays"
-    folder.mkdir()
+def test_packed_pictures_have_their_own_names(sandbox: Sandbox) -> None:
+    folder = sandbox.into.parent / "arrays"
+    folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     arrays = {f"{split}_images": random.integers(0, 255, (10, 8, 8), np.uint8) for split in ("train", "val", "test")}
     labels = {f"{split}_labels": np.arange(10)[:, None] % 2 for split in ("train", "val", "test")}
     np.savez(folder / "mnist.npz", **arrays, **labels)  # type: ignore[arg-type]
     packed = load_dataset(f"folder:{folder}", INPUT)
-    assert [packed.test.name(i) for i in range(2)] == ["mnist.npz/test_images 0", "mnist.npz/test_images 1"]
-    (tmp_path / "upload").write_bytes((folder / "mnist.npz").read_bytes())
+    assert [packed.test.name(i) for i in range(2)] == [f"mnist.npz/test_images.npy/row {i}" for i in range(2)]
+    sandbox.archive.write_bytes((folder / "mnist.npz").read_bytes())
     sandbox.read()
-    assert {"test_images 0", "train_images 9"} <= {*names_of(sandbox)}
+    assert {"test_images.npy/row 0", "train_images.npy/row 9"} <= {*names_of(sandbox)}
 
 
 def test_stored_names_are_distinct_among_other_names() -> None:

@@ -49,8 +49,8 @@ def choose_test_pictures(data: str, root: str) -> list[Upload]:
         files = folders.list_files(Path(data.removeprefix("folder:")), only_test=True)
         order = splits.interleave_classes([label for _, label in files.test])[:COUNT]
         pairs = [files.test[place] for place in order]
-        name = own_names(dataset_folder(data))
-        return [Upload.of(_title(files.classes[label], name(file)), file.read_bytes()) for file, label in pairs]
+        named = own_names(dataset_folder(data))
+        return [Upload.of(_title(files.classes[label], named(file)), file.read_bytes()) for file, label in pairs]
     dataset = vit_datasets.load_dataset(
         data, Preprocess((_SIDE, _SIDE)), root=Path(root), only="test", at_most=COUNT, budget=1 << 30
     )
