@@ -1,8 +1,11 @@
 """Pictures are named as their owner named them, whatever the names under which they are stored."""
 
 import json
+import shutil
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from vit.data.archives.archive_names import stored_names
 from vit.data.datasets import load_dataset
 from vit.data.own_names import FILE
 from vit.data.survey import survey
+from vit.exports import contact_sheet
 
 ODD = [
     "A.png", "a.PNG", "CON.png", "com1.JPEG", "dots.png...", "space.png ", "a:b?.png", "y" * 300 + ".png", "line\n.png",
@@ -94,12 +98,14 @@ def test_pages_and_sheets_name_pictures(sandbox: Sandbox) -> None:
     names = [f"{name}/photo:{i}.png" for name in ("cat", "dog") for i in range(5)]
     files = {name: picture(number) for number, name in enumerate(names)}
     sandbox.pack(files | {"dog/twin.png": files["cat/photo:1.png"]}).read()
-    assert {one.name for one in choose_test_pictures(sandbox.spec, "data")} <= {*files}
+    checkpoint: Any = SimpleNamespace(preprocess=INPUT)
+    on_sheet = contact_sheet.pictures_of(checkpoint, sandbox.spec)
+    assert {*files} > {one.name for one in on_sheet} == {one.name for one in choose_test_pictures(sandbox.spec, "data")}
     assert {name for pair in survey(sandbox.spec).repeats for name in pair} == {"cat/photo:1.png", "dog/twin.png"}
 
 
 def test_packed_pictures_have_their_own_names(sandbox: Sandbox) -> None:
-    folder = sandbox.into.parent / "arrays"
+    folder = sandbox.into
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     arrays = {f"{split}_images": random.integers(0, 255, (10, 8, 8), np.uint8) for split in ("train", "val", "test")}
@@ -108,6 +114,7 @@ def test_packed_pictures_have_their_own_names(sandbox: Sandbox) -> None:
     packed = load_dataset(f"folder:{folder}", INPUT)
     assert [packed.test.name(i) for i in range(2)] == [f"mnist.npz/test_images.npy/row {i}" for i in range(2)]
     sandbox.archive.write_bytes((folder / "mnist.npz").read_bytes())
+    shutil.rmtree(folder)
     sandbox.read()
     assert {"test_images.npy/row 0", "train_images.npy/row 9"} <= {*names_of(sandbox)}
 
