@@ -64,7 +64,7 @@ def test_splits_have_many_names_in_folders_and_archives(put: Put, sandbox: Sandb
     assert sizes(list_files(put(*names[1], count=2))) == (("cat", "dog"), 12, 4)
     result = sandbox.pack(classes(*names[0], count=6) | classes(*names[1], count=2)).read()
     assert result.counts["test"] == {"cat": 2, "dog": 2} and result.skipped == result.notes == ()
-    assert (sandbox.into / "train/cat/000005.png").is_file()
+    assert (sandbox.into / "train/cat/5.png").is_file()
 
 
 def test_eval_is_for_testing_if_val_exists(put: Put) -> None:

@@ -192,7 +192,7 @@ def test_damaged_picture_is_left_out_and_named(tmp_path: Path) -> None:
     dataset = load(tmp_path)
     assert len(dataset.train.labels) == 60
     (line,) = dataset.skipped
-    assert line.startswith("train-0002.tar at byte ")
+    assert line.startswith("train-0002.tar/broken.png: ")
     assert [note.partition(",")[0] for note in dataset.notes] == ["Pictures left out of train-0002.tar: 1"] * 2
 
 
@@ -355,6 +355,9 @@ def test_index_of_a_million_records_is_read_as_whole_arrays(tmp_path: Path) -> N
         number=random.integers(0, 6, count).astype(np.int32),
         offset=random.integers(0, 1000, count),
         length=random.integers(1, 1000, count),
+        names=random.integers(0, 255, 10 * count).astype(np.uint8),
+        start=10 * np.arange(count),
+        end=10 * np.arange(1, count + 1),
         labels=random.integers(0, 2, count),
         split=np.zeros(count, np.int8),
     )

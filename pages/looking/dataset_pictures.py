@@ -11,10 +11,12 @@ from pages.server.uploaded_pictures import Upload
 from pages.shared import datasets
 from vit.data import datasets as vit_datasets
 from vit.data import folders, splits
+from vit.data.own_names import own_names
 from vit.data.pictures import InMemoryPictures
 from vit.errors import UserError
 from vit.images.encode import encode_image
 from vit.images.preprocess import Preprocess
+from vit.paths import dataset_folder
 
 COUNT = 12  # pictures
 _SIDE = 32  # side of pictures that are not stored as files [px]
@@ -47,7 +49,8 @@ def choose_test_pictures(data: str, root: str) -> list[Upload]:
         files = folders.list_files(Path(data.removeprefix("folder:")), only_test=True)
         order = splits.interleave_classes([label for _, label in files.test])[:COUNT]
         pairs = [files.test[place] for place in order]
-        return [Upload.of(f"{files.classes[label]}, {file.name}", file.read_bytes()) for file, label in pairs]
+        named = own_names(dataset_folder(data))
+        return [Upload.of(_title(files.classes[label], named(file)), file.read_bytes()) for file, label in pairs]
     dataset = vit_datasets.load_dataset(
         data, Preprocess((_SIDE, _SIDE)), root=Path(root), only="test", at_most=COUNT, budget=1 << 30
     )
@@ -56,5 +59,11 @@ def choose_test_pictures(data: str, root: str) -> list[Upload]:
     pictures = []
     for number, (pixels, label) in enumerate(zip(images, labels, strict=True), 1):
         content = encode_image(Image.fromarray(pixels.permute(1, 2, 0).numpy()), "PNG")
-        pictures.append(Upload.of(f"{dataset.classes[label]}, test picture {number}", content))
+        name = dataset.test.name(number - 1) or f"test picture {number}"
+        pictures.append(Upload.of(_title(dataset.classes[label], name), content))
     return pictures
+
+
+def _title(label: str, name: str) -> str:
+    """Name a picture, and its class unless a folder does."""
+    return name if label in name.split("/")[:-1] else f"{label}, {name}"

@@ -29,7 +29,7 @@ MOST_PICTURES = 400  # stored pictures
 MOST_TOGETHER = 24  # pictures in one upload for Previous and Next
 MOST_BYTES = 2_000_000_000  # size of all stored pictures
 FREE_BYTES = 2_000_000_000  # disk space that must stay free
-LONGEST_NAME = 200  # characters of a name in a link or a list
+LONGEST_NAME = 400  # characters of a name in a link or a list
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 

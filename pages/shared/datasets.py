@@ -11,6 +11,7 @@ from typing import Literal
 import streamlit as st
 
 from pages.server import access
+from pages.shared.escape import visible
 from vit.data import catalog, downloads
 from vit.data.file_names import is_table
 from vit.paths import data_roots, dataset_folder
@@ -103,4 +104,4 @@ def show_list(title: str, lines: Sequence[str], count: int = 0) -> None:
     if lines:
         with st.expander(f"{title}: {count or len(lines):,}"):
             high: int | Literal["content"] = 160 if len(lines) > 6 else "content"
-            st.code("\n".join(lines[:LISTED]), language=None, wrap_lines=True, height=high)
+            st.code("\n".join(map(visible, lines[:LISTED])), language=None, wrap_lines=True, height=high)

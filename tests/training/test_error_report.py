@@ -58,6 +58,7 @@ def test_mistakes_equal_those_counted_by_hand(constant: Checkpoint, folder: Path
     assert result.true.tolist() == [2, 2, 2] and result.predicted.tolist() == [1, 1, 1]
     assert result.probability == pytest.approx([1 / (1 + np.exp(-1))] * 3, abs=1e-3)
     assert result.classes == ("bird", "dog", "cat")
+    assert result.names == ("test/cat/0.png", "test/cat/1.png", "test/cat/2.png")
     assert result.checkpoint == constant.hash
     first = np.array(Image.open(folder / "test" / "cat" / "0.png"))
     assert (result.pictures[0] == first).all()
@@ -77,7 +78,8 @@ def test_most_confident_mistakes_come_first_for_any_batch_size(
     assert (np.diff(whole.probability) <= 0).all()
     monkeypatch.setattr(error_search, "WORST_MISTAKES", 1)
     fewer, _ = error_search.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
-    assert fewer.indices.tolist() == whole.indices[:1].tolist()
+    assert fewer.indices.tolist() == whole.indices.tolist()
+    assert (fewer.pictures == whole.pictures[:1]).all() and len(fewer.overlays) == 1
 
 
 def test_model_without_mistakes_has_a_report(tmp_path: Path, build: Build) -> None:
@@ -114,9 +116,11 @@ def test_report_of_an_earlier_version_is_read(constant: Checkpoint, folder: Path
     file = tmp_path / "report.npz"
     error_search.write(constant, f"folder:{folder}", file=file)
     with np.load(file) as arrays:
-        earlier = dict(arrays) | {"meta": np.array([constant.hash, "shapes"]), "identity": np.array("0" * 16)}
+        kept = {name: values for name, values in arrays.items() if name != "names"}
+        earlier = kept | {"meta": np.array([constant.hash, "shapes"]), "identity": np.array("0" * 16)}
     np.savez(file, **earlier)
-    assert error_report.read(file).checkpoint == constant.hash
+    report = error_report.read(file)
+    assert report.checkpoint == constant.hash and report.names == ()
 
 
 def test_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -23,9 +23,11 @@ from torch import Tensor
 
 from vit.data import readable
 from vit.data.downloads import NAMES, TORCHVISION, download, is_downloaded, torchvision_class, unpacked_folder
+from vit.data.file_names import printable_name
 from vit.data.folders import is_packed, list_files
+from vit.data.own_names import own_names
 from vit.data.packed.index import SPLITS, Records, index_of
-from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures, as_tensor
+from vit.data.pictures import InMemoryPictures, Name, Pictures, StreamedPictures, as_tensor
 from vit.data.readable import Opened
 from vit.data.shapes import SHAPES, shapes
 from vit.data.splits import choose_evenly, hold_out, random_subset, test_count, validation_count
@@ -36,6 +38,7 @@ from vit.paths import split_part
 from vit.progress import progress_bar
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 _OVERSAMPLING = 2  # minimum side of a decoded picture, relative to the input
 
 
@@ -222,7 +225,9 @@ def _load_folder(spec: str, preprocess: Sequence[Preprocess], limits: _Limits) -
         for files, one in zip(parts, preprocess, strict=True)
     ]
     stamps = [partial(readable.stamps_of, [file for file, _ in files]) for files in parts]
-    dataset = _opened_dataset(spec, listed.classes, labels, opened, stamps, preprocess, limits)
+    own = own_names(split_part(path)[0])
+    names = [partial(_nth_name, own, [file for file, _ in files]) for files in parts]
+    dataset = _opened_dataset(spec, listed.classes, labels, opened, names, stamps, preprocess, limits)
     for line in listed.left_out:
         log.warning("left out %s", line)
     skipped = (*listed.left_out, *dataset.skipped)
@@ -234,6 +239,7 @@ def _opened_dataset(
     classes: tuple[str, ...],
     labels: Sequence[Sequence[int]],
     opened: Sequence[Opened],
+    names: Sequence[Name],
     stamps: Sequence[Callable[[], Iterable[str]]],
     preprocess: Sequence[Preprocess],
     limits: _Limits,
@@ -243,19 +249,21 @@ def _opened_dataset(
     Args:
         labels: of each split, one for each picture.
         opened: per split, returns picture i; raises InvalidImage or OSError if it cannot be read.
+        names: per split, returns the name of picture i.
         stamps: of each split, see `readable.find_unreadable`.
         preprocess: of each split.
     """
     fits = sum(_memory(len(own), one) for own, one in zip(labels, preprocess, strict=True)) <= limits.budget
     splits: list[Pictures] = []
     skipped: list[str] = []
-    names = ("training", "validation", "test")
-    for own, picture, stamp, one, name in zip(labels, opened, stamps, preprocess, names, strict=True):
+    titles = ("training", "validation", "test")
+    for own, picture, named, stamp, one, name in zip(labels, opened, names, stamps, preprocess, titles, strict=True):
         pictures: Pictures
         if fits:
-            pictures, problems = _read_pictures(picture, own, one, f"reading {name} pictures")
+            pictures, problems = _read_pictures(picture, named, own, one, f"reading {name} pictures")
         else:
-            pictures, problems = _streamed(picture, own, stamp, one, limits.workers, f"checking {name} pictures")
+            title = f"checking {name} pictures"
+            pictures, problems = _streamed(picture, named, own, stamp, one, limits.workers, title)
         if own and not len(pictures.labels):
             path = str(Path(spec.removeprefix("folder:")).expanduser())
             raise InvalidDataset(f"No {name} picture in {path!r} could be read. The first: {problems[0]}")
@@ -269,6 +277,7 @@ def _opened_dataset(
 
 def _streamed(
     opened: Opened,
+    name: Name,
     labels: Sequence[int],
     stamps: Callable[[], Iterable[str]],
     preprocess: Preprocess,
@@ -279,13 +288,17 @@ def _streamed(
     problems = readable.find_unreadable(opened, len(labels), stamps, title)
     intact = [index for index in range(len(labels)) if index not in problems]
     if problems:
-        opened = partial(_nth_of, opened, intact)
+        opened, name = partial(_nth_of, opened, intact), partial(_nth_of, name, intact)
     own = torch.tensor([labels[index] for index in intact], dtype=torch.int64)
-    return StreamedPictures(opened, own, preprocess, workers), [problems[index] for index in sorted(problems)]
+    return StreamedPictures(opened, own, preprocess, workers, name), [problems[index] for index in sorted(problems)]
 
 
-def _nth_of(opened: Opened, indices: Sequence[int], index: int) -> Image.Image:
-    return opened(indices[index])
+def _nth_of(of: Callable[[int], T], indices: Sequence[int], index: int) -> T:
+    return of(indices[index])
+
+
+def _nth_name(own: Callable[[Path], str], files: Sequence[Path], index: int) -> str:
+    return own(files[index])
 
 
 def _open_picture(path: Path, least: int) -> Image.Image:
@@ -310,7 +323,7 @@ def _sufficient_side(preprocess: Preprocess) -> int:
 
 
 def _read_pictures(
-    opened: Opened, labels: Sequence[int], preprocess: Preprocess, title: str
+    opened: Opened, name: Name, labels: Sequence[int], preprocess: Preprocess, title: str
 ) -> tuple[InMemoryPictures, list[str]]:
     """Decode all pictures; unreadable ones are left out and listed with the reason.
 
@@ -334,7 +347,7 @@ def _read_pictures(
     for place, index in enumerate(intact) if skipped else ():  # compact the readable ones in place
         images[place] = images[index]
     own = torch.tensor([labels[index] for index in intact], dtype=torch.int64)
-    return InMemoryPictures(images[: len(intact)], own), skipped
+    return InMemoryPictures(images[: len(intact)], own, partial(_nth_of, name, intact)), skipped
 
 
 def _load_packed(spec: str, path: Path, preprocess: Sequence[Preprocess], limits: _Limits) -> Dataset:
@@ -362,7 +375,8 @@ def _load_packed(spec: str, path: Path, preprocess: Sequence[Preprocess], limits
     opened = [partial(_nth_record, own, _sufficient_side(one)) for own, one in zip(records, preprocess, strict=True)]
     own = [[labels[place] for place in places] for places in parts]
     stamps = [partial(Records.stamps, chosen) for chosen in records]
-    dataset = _opened_dataset(spec, index.classes, own, opened, stamps, preprocess, limits)
+    names = [partial(Records.name, chosen) for chosen in records]
+    dataset = _opened_dataset(spec, index.classes, own, opened, names, stamps, preprocess, limits)
     return replace(dataset, notes=index.notes)
 
 
@@ -370,4 +384,4 @@ def _nth_record(records: Records, least: int, index: int) -> Image.Image:
     try:
         return decode_image(records[index], least=least)
     except InvalidImage as error:
-        raise InvalidImage(f"{records.name(index)}: {error}") from error
+        raise InvalidImage(f"{printable_name(records.name(index))}: {error}") from error

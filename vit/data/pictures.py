@@ -16,6 +16,7 @@ from vit.errors import InvalidDataset, InvalidImage
 from vit.images.preprocess import Preprocess
 
 T = TypeVar("T")
+Name = Callable[[int], str]
 
 
 class Pictures(Protocol):
@@ -24,6 +25,10 @@ class Pictures(Protocol):
     @property
     def labels(self) -> Tensor:
         """Class of each picture, (n,) int64."""
+
+    @property
+    def name(self) -> Name:
+        """Returns the name of picture i with its folder, as its owner knows it; "" if it has none."""
 
     def relabelled(self, to_label: Tensor) -> "Pictures":
         """Return the same pictures with label i replaced by `to_label[i]`."""
@@ -58,6 +63,11 @@ def first_batches(
         progress(done, count)
 
 
+def no_name(index: int) -> str:
+    """Return the name of a picture without one."""
+    return ""
+
+
 @dataclass(frozen=True)
 class InMemoryPictures:
     """Pictures in one tensor.
@@ -65,14 +75,16 @@ class InMemoryPictures:
     Attributes:
         images: uint8 (n, channels, height, width).
         labels: (n,) int64.
+        name: see `Pictures`.
     """
 
     images: Tensor
     labels: Tensor
+    name: Name = no_name
 
-    def to(self, device: torch.device) -> "InMemoryPictures":
+    def to(self, device: torch.device) -> Self:
         """Move the pictures to another device."""
-        return InMemoryPictures(self.images.to(device), self.labels.to(device))
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def relabelled(self, to_label: Tensor) -> Self:
         """Return the same pictures with label i replaced by `to_label[i]`."""
@@ -99,12 +111,14 @@ class StreamedPictures:
         labels: (n,) int64.
         preprocess: crop and size.
         workers: processes that decode; they live until `close`, and inherit the files that were open at their start.
+        name: see `Pictures`.
     """
 
     open: Callable[[int], Image.Image]
     labels: Tensor
     preprocess: Preprocess
     workers: int
+    name: Name = no_name
 
     loaders: dict[tuple[int, str], tuple["DataLoader[Any]", "_Order"]] = field(
         default_factory=dict, compare=False, repr=False

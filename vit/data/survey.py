@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from vit.data.datasets import load_dataset
 from vit.data.downloads import TORCHVISION, is_downloaded
 from vit.data.folders import Files, is_packed, list_files
+from vit.data.own_names import own_names
 from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures
 from vit.data.splits import interleave_classes
 from vit.errors import InvalidDataset, InvalidImage
@@ -138,10 +139,9 @@ def _range_notes(narrow: int, opened: int) -> list[str]:
 
 
 def _in_folder(path: Path, files: Files) -> list[_Item]:
+    name = own_names(path)
     return [
-        _Item(
-            split, label, str(file.relative_to(path)), file.stat().st_size, file.read_bytes, partial(_decode_file, file)
-        )
+        _Item(split, label, name(file), file.stat().st_size, file.read_bytes, partial(_decode_file, file))
         for split, own in zip(SPLITS, (files.train, files.validation, files.test), strict=True)
         for file, label in own
     ]
@@ -160,7 +160,7 @@ def _items_of(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item], tupl
     for split, pictures in zip(SPLITS, (dataset.train, dataset.validation, dataset.test), strict=True):
         picture = pictures.open if isinstance(pictures, StreamedPictures) else partial(_dataset_picture, pictures)
         for index, label in enumerate(pictures.labels.tolist()):
-            name = f"{split} picture {index}"
+            name = pictures.name(index) or f"{split} picture {index}"
             items.append(_Item(split, label, name, 0, partial(_pixel_bytes, picture, index), partial(picture, index)))
     return dataset.classes, items, dataset.notes
 

@@ -195,8 +195,8 @@ def pictures_of(
     batches = dataset.test.batches(torch.arange(len(dataset.test.labels)), 1, torch.device("cpu"))
     objects = repeat(None) if dataset.masks is None else dataset.masks
     return [
-        Picture("", images[0], dataset.classes[int(labels[0])], region)
-        for (images, labels), region in zip(batches, objects, strict=False)
+        Picture(dataset.test.name(place), images[0], dataset.classes[int(labels[0])], region)
+        for place, ((images, labels), region) in enumerate(zip(batches, objects, strict=False))
     ]
 
 

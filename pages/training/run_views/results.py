@@ -2,6 +2,7 @@
 
 import hashlib
 import html
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from pages.links import link_controls, navigation
 from pages.links.page_links import ExploreLink, best_of_run
 from pages.server import access
 from pages.shared import datasets, pushing, zip_downloads
-from pages.shared.escape import with_code
+from pages.shared.escape import visible, with_code
 from pages.training.run_views import run_actions
 from vit.errors import UserError
+from vit.exports import tables
 from vit.images.encode import data_url, encode_image
 from vit.training.loop import run_folder
 from vit.training.runs import control, error_report, registry
@@ -180,13 +182,15 @@ def _mistakes(run: registry.Run, report: error_report.Report) -> None:
     labels = link_controls.distinct(report.classes)
     st.html(_STYLE)
     with st.container(horizontal=True):
-        for i in range(len(report.indices)):
+        for i in range(len(report.pictures)):
             true, predicted = report.classes[report.true[i]], report.classes[report.predicted[i]]
             caption, alt = f"{predicted} {report.probability[i]:.0%}", f"{true}, taken for {predicted}"
+            name = html.escape(visible(report.names[i] if report.names else ""))
             with st.container(width=_TILE, gap=None):
                 st.html(
                     f'<figure class="mistake"><img src="{_address(pictures[i])}" alt="{html.escape(alt)}">'
-                    f"<figcaption><b>{html.escape(caption)}</b><br>is {html.escape(true)}</figcaption></figure>"
+                    f"<figcaption><b>{html.escape(caption)}</b><br>is {html.escape(true)}"
+                    f'<span title="{name}">{name}</span></figcaption></figure>'
                 )
                 why = f"Why it says {predicted} and not {true}: opens the picture on page Explore"
                 if st.button("Why?", key=f"why {i}", type="tertiary", help=why):
@@ -198,7 +202,20 @@ def _mistakes(run: registry.Run, report: error_report.Report) -> None:
                         viewer={"view": "relevance"},
                     )
                     content = encode_image(Image.fromarray(report.pictures[i]), "PNG")
-                    navigation.open_picture(f"{true}.png", content, link)
+                    navigation.open_picture(report.names[i] if any(report.names) else f"{true}.png", content, link)
+    if any(report.names):
+        st.download_button("All wrong ones as CSV", partial(_to_csv, report), "wrong.csv", "text/csv", key="wrong")
+
+
+def _to_csv(report: error_report.Report) -> bytes:
+    """Encode all mistakes as CSV, most confident first."""
+    facts = zip(report.names, report.true, report.predicted, report.probability, strict=True)
+    return tables.encode(
+        [
+            {"picture": name, "is": report.classes[true], "answer": report.classes[answer], "probability": float(share)}
+            for name, true, answer, share in facts
+        ]
+    )
 
 
 def _address(pixels: np.ndarray) -> str:
@@ -213,4 +230,6 @@ _STYLE = """<style>
 .mistake img { width: 100%; aspect-ratio: 1; object-fit: cover; border-radius: 0.3rem; image-rendering: pixelated; }
 .mistake figcaption { font-size: 0.8rem; line-height: 1.35; margin-top: 0.25rem; opacity: 0.9; }
 .mistake b { font-weight: 600; }
+.mistake span { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 4; overflow: hidden; }
+.mistake span { overflow-wrap: anywhere; }
 </style>"""

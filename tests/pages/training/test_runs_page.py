@@ -1,5 +1,6 @@
 """Page Runs without a browser: empty, normal and error state, and its buttons."""
 
+import csv
 import hashlib
 import io
 import json
@@ -25,6 +26,7 @@ from written_runs import EPOCHS, STEPS
 from pages.server import access, uploaded_pictures
 from pages.shared import zip_downloads
 from pages.training import models, run_records
+from pages.training.run_views import results
 from pages.training.train_form import settings as fields
 from tests.pages.controls import ROOT, address, control, texts
 from tests.pages.offered import payload_of
@@ -412,6 +414,26 @@ def test_wrong_prediction_opens_with_the_question_why(write: Callable[..., str],
     assert (link["target"], link["against"], link["view"]) == (SHAPES[2], SHAPES[1], "relevance")
     content = uploaded_pictures.find(link["picture"])
     assert content and np.array(Image.open(io.BytesIO(content))).tolist() == picture[0].tolist()
+
+
+def test_wrong_predictions_are_named_as_text_and_listed_as_csv(write: Callable[..., str], folder: Path) -> None:
+    run, own = write("First"), "bird/<b>x\u202e.png"
+    picture = np.zeros((1, 4, 4, 3), np.uint8)
+    report = error_report.Report(
+        "", SHAPES, np.eye(4, dtype=np.int64), np.array([5, 2]), picture, picture, np.array([1, 0]), np.array([2, 3]),
+        np.array([0.9, 0.5], np.float32), (own, "=cat/2.png"),
+    )  # fmt: skip
+    error_report.save(report, folder / run / error_report.FILE)
+    page = show(run, view="results")
+    (shown,) = [one.proto.body for one in page.get("html") if "<figcaption" in one.proto.body]
+    assert "bird/&lt;b&gt;xU+202E.png" in shown and "<b>x" not in shown
+    rows = [*csv.DictReader(io.StringIO(results._to_csv(error_report.read(folder / run / error_report.FILE)).decode()))]
+    assert [(row["picture"], row["is"], row["answer"]) for row in rows] == [
+        (own, SHAPES[1], SHAPES[2]),
+        ("'=cat/2.png", SHAPES[0], SHAPES[3]),
+    ]
+    page.button(key="why 0").click().run()
+    assert address(page)["upload"] == own
 
 
 def test_checkpoint_is_saved_under_a_name(write: Callable[..., str], tmp_path: Path) -> None:

@@ -1,74 +1,77 @@
-"""Validate names in archives: safe relative paths, ignored system files, class names."""
+"""Names in archives: their place in a tree, names to store them under, and class names."""
 
 import re
 import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from os.path import splitext
+from posixpath import normpath
 
-from vit.data.file_names import printable_name, printable_path
+from vit.data.file_names import Parts, is_ignored, printable_name, printable_path
 from vit.errors import InvalidDataset
 
 MAX_DEPTH = 20  # nested folders
 MAX_CLASS_NAME = 100  # [characters]
 _MAX_PART = 255  # [characters] of a file's or folder's name, as on common file systems
+_MAX_STORED, _MAX_SUFFIX = 200, 10  # [bytes] of a stored name without its suffix, and [characters] of this
 
 _JOINERS = "\u200c\u200d"  # invisible, but part of words and emoji
+_FORBIDDEN = '<>:"/\\|?*'  # on Windows
+_RESERVED = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|$)", re.IGNORECASE)  # there, too
 
 
-# --- Names ----------------------------------------------------------------------------------------------------
+def safe_path(name: str) -> Parts:
+    """Split a path in an archive into its components, without those that lead out of its folder.
+
+    Raises:
+        InvalidDataset: it is nested too deeply.
+
+    >>> safe_path("./cats/../../dogs//1.jpg. ")
+    ('dogs', '1.jpg')
+    """
+    parts = tuple(part for part in normpath(f"/{name}").split("/") if part)
+    if len(parts) > MAX_DEPTH:
+        raise InvalidDataset(f"The archive has folders more than {MAX_DEPTH} deep. Pack the class folders only.")
+    return tuple(map(_shortened, (*parts[:-1], *(part.rstrip(". ") or part for part in parts[-1:]))))
 
 
-class SeenNames:
-    """Names in an archive so far; detects duplicates, also on file systems that ignore case or compose accents."""
+def _shortened(name: str) -> str:
+    """Cut a name, since the time of normalising it grows quadratically."""
+    stem, suffix = splitext(name)
+    return name if len(name) <= _MAX_PART else stem[: _MAX_PART - _MAX_SUFFIX] + suffix[:_MAX_SUFFIX]
 
-    def __init__(self) -> None:
-        self.files: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self.folders: dict[tuple[str, ...], tuple[str, ...]] = {}
 
-    def add(self, path: tuple[str, ...]) -> None:
-        """Add a file.
+def stored_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """Return a file or folder name for each of these: itself if every common file system can store it.
 
-        Raises:
-            InvalidDataset: it was added before, or it or a parent folder was added in another spelling.
-        """
-        key = tuple(_folded(part) for part in path)
-        if key in self.files:
-            if self.files[key] == path:
-                raise InvalidDataset(f"{printable_path(path)} is in the archive twice. Pack it again.")
-            raise self._collision(self.files[key], path)
-        self.files[key] = path
-        for depth in range(len(path) - 1, 0, -1):
-            folder = self.folders.setdefault(key[:depth], path[:depth])
-            if folder != path[:depth]:
-                raise self._collision(folder, path[:depth])
+    They are distinct, also where case and the coding of accents do not count.
 
-    def _collision(self, first: tuple[str, ...], second: tuple[str, ...]) -> InvalidDataset:
-        return InvalidDataset(
-            f"{printable_path(first)} and {printable_path(second)} in the archive differ only in case or in the coding "
-            "of accents. Rename one, or put them together."
-        )
+    Args:
+        taken: other names in the same folder.
+
+    >>> stored_names(["cat.jpg", "CAT.jpg", "con.jpg", "n/a", "../x", "b "])
+    ['cat.jpg', 'CAT 2.jpg', '_con.jpg', 'n_a', '_.._x', 'b_']
+    """
+    seen, stored = Counter(map(_folded, taken)), []
+    for name in names:
+        own = "".join(c if c.isprintable() and c not in _FORBIDDEN else "_" for c in unicodedata.normalize("NFC", name))
+        own = re.sub(r"[. ]+$", "_", own)
+        own = f"_{own}" if _RESERVED.match(own) or is_ignored(own) else own
+        stem, suffix = splitext(own)
+        stem, suffix = (own, "") if len(suffix) > _MAX_SUFFIX else (stem, suffix)
+        stem = stem.encode()[:_MAX_STORED].decode(errors="ignore")
+        own, key = stem + suffix, _folded(stem + suffix)
+        while _folded(own) in seen:
+            seen[key] += 1
+            own = f"{stem} {seen[key]}{suffix}"
+        seen[_folded(own)] += 1
+        stored.append(own)
+    return stored
 
 
 def _folded(name: str) -> str:
     """Return a key that is equal for names which some file system does not distinguish."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-
-
-def safe_path(name: str) -> tuple[str, ...]:
-    """Split a path in an archive into its components.
-
-    Raises:
-        InvalidDataset: it could escape its folder on some system, or is nested too deeply.
-    """
-    parts = tuple(part for part in name.split("/") if part not in ("", "."))
-    if name.startswith("/") or "\\" in name or ".." in parts or re.match("[A-Za-z]:", name):
-        raise InvalidDataset(
-            f"The archive holds the path {printable_name(name)!r}, which could lead out of its folder. "
-            "Pack the folder again, with plain relative paths."
-        )
-    if any(len(part) > _MAX_PART for part in parts):  # the time of normalising a name grows quadratically
-        raise InvalidDataset(f"The archive holds a name of more than {_MAX_PART} characters. Shorten it.")
-    if len(parts) > MAX_DEPTH:
-        raise InvalidDataset(f"The archive has folders more than {MAX_DEPTH} deep. Pack the class folders only.")
-    return parts
 
 
 def check_class(name: str) -> str:
@@ -89,16 +92,6 @@ def check_class(name: str) -> str:
             f"the limit is {MAX_CLASS_NAME}. Rename it."
         )
     return unicodedata.normalize("NFC", name)
-
-
-def folder_name(name: str) -> str:
-    """Turn a class's name into a valid folder name; a table may name classes "n/a" or "..".
-
-    >>> folder_name("cat"), folder_name("n/a"), folder_name("../x")
-    ('cat', 'n_a', '_._x')
-    """
-    name = re.sub(r"[\\/]", "_", name)
-    return f"_{name[1:]}" if name.startswith(".") else name
 
 
 def unusual(path: tuple[str, ...], kind: str) -> InvalidDataset:

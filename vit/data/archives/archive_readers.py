@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -62,11 +63,12 @@ DAMAGE = (
 
 
 class Member(NamedTuple):
-    """A file in an archive: its path, a function that reads it in chunks, and the progress through the archive."""
+    """A file in an archive: its path, a function that reads it in chunks, the progress, and its name as it is there."""
 
     path: tuple[str, ...]
     chunks: Callable[[], Iterator[bytes]]
     done: int  # [bytes] of the archive read so far
+    name: str
 
 
 class Budget:
@@ -184,14 +186,15 @@ def _zip_members(raw: BufferedReader, budget: Budget, notes: list[str]) -> Itera
     with translate_errors():
         archive = zipfile.ZipFile(cast(BinaryIO, _LimitedReads(raw)))
         entries = archive.infolist()
-        paths = [_zip_path(entry, name) for entry, name in zip(entries, _zip_names(entries, notes), strict=True)]
+        names = _zip_names(entries, notes)
+        paths = [_zip_path(entry, name) for entry, name in zip(entries, names, strict=True)]
         _refuse_overlap(archive)
     done = 0
-    for entry, path in zip(entries, paths, strict=True):
+    for entry, path, name in zip(entries, paths, names, strict=True):
         done += entry.compress_size
         budget.enter()
         if not entry.is_dir():
-            yield Member(path, lambda entry=entry: _zip_chunks(archive, entry, budget), done)  # type: ignore[misc]
+            yield Member(path, lambda entry=entry: _zip_chunks(archive, entry, budget), done, name)  # type: ignore[misc]
 
 
 class _LimitedReads(RawIOBase):
@@ -227,18 +230,24 @@ def _zip_names(entries: Sequence[zipfile.ZipInfo], notes: list[str]) -> list[str
     names = [entry.orig_filename for entry in entries]
     unmarked = [index for index, entry in enumerate(entries) if not entry.flag_bits & 0x800]  # without the UTF-8 flag
     raw = [names[index].encode("cp437") for index in unmarked]  # undoes Python's default decoding
-    encoding, *others = encodings_of(raw)
+    encoding = encoding_among(raw, notes)
     for index, name in zip(unmarked, raw, strict=True):
         names[index] = _unicode_path(entries[index], name) or name.decode(encoding)
+    if any("\\" in name for name in names) and not any("/" in name.rstrip("/") for name in names):
+        names = [name.replace("\\", "/") for name in names]  # written by PowerShell 5.1 and other old Windows programs
+    return names
+
+
+def encoding_among(names: Sequence[bytes], notes: list[str]) -> str:
+    """Return the likely encoding of all names of an archive, with a note unless it is UTF-8."""
+    encoding, *others = encodings_of(names)
     if encoding != UTF8:
-        near = _first_difference(raw, encoding, others)
+        near = _first_difference(names, encoding, others)
         notes.append(
             f"Names in the archive are read as {TITLES[encoding]}.{near} If they look wrong, pack it with names in "
             "UTF-8."
         )
-    if any("\\" in name for name in names) and not any("/" in name.rstrip("/") for name in names):
-        names = [name.replace("\\", "/") for name in names]  # written by PowerShell 5.1 and other old Windows programs
-    return names
+    return encoding
 
 
 def _first_difference(names: Sequence[bytes], encoding: str, others: Sequence[str]) -> str:
@@ -384,7 +393,8 @@ def _tar_members(stream: _Stream) -> Iterator[Member]:
             if entry.issparse() or not (entry.isreg() or entry.isdir()):
                 raise unusual(path, "a device or another unusual kind of file")
         if entry.isreg():
-            yield Member(path, lambda size=entry.size: stream.chunks(size), stream.raw.tell())  # type: ignore[misc]
+            chunks = partial(stream.chunks, entry.size)
+            yield Member(path, chunks, stream.raw.tell(), entry.name)
     with translate_errors():
         if len(stream.last) < 512 or any(stream.last):
             raise EOFError("the end is missing")

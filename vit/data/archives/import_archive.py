@@ -1,7 +1,8 @@
 """Convert an untrusted zip or tar of class folders to a folder that `load_dataset` reads.
 
 Names, sizes and counts in an archive are not trusted. Pictures are read in chunks, decoded to verify them, and written
-under generated names into a folder that is renamed when it is complete.
+under generated names into a folder that is renamed when it is complete. They then get their own names as far as every
+file system allows, see `vit.data.layouts.class_folders.place_pictures`.
 """
 
 import errno
@@ -17,9 +18,10 @@ from os.path import commonpath, splitext
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from vit.data.archives.archive_names import SeenNames, check_class
-from vit.data.archives.archive_readers import Budget, Member, list_members, read_chunks
-from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_path
+from vit.data.archives.archive_names import check_class
+from vit.data.archives.archive_readers import Budget, Member, encoding_among, list_members, read_chunks
+from vit.data.archives.name_encodings import UTF8
+from vit.data.file_names import OTHER_PICTURES, Parts, is_ignored, is_picture, is_table, printable_name, printable_path
 from vit.data.folders import list_files
 from vit.data.layouts.class_folders import ArrangedPictures, PackedPicture, arrange, place_pictures
 from vit.data.packed.index import SPLITS, SUFFIXES, index_of
@@ -155,7 +157,8 @@ def _arrange_packed(archive: Path, paths: Collection[Parts], pool: Path) -> Arra
         spend()
         file = pool / f"picture-{number}"
         try:
-            picture = PackedPicture((), file, _store_picture(index.records[number], file))
+            name = index.records.name(number)
+            picture = PackedPicture(tuple(name.split("/")), file, _store_picture(index.records[number], file), name)
         except InvalidImage as error:
             unused.append(f"{index.records.name(number)}: {error}")
             continue
@@ -174,7 +177,7 @@ def _keep(archive: Path, paths: Collection[Parts], into: Path) -> None:
             if member.path in paths and all(map(str.isprintable, member.path)):
                 file = into.joinpath(*member.path[around:])
                 file.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("xb") as out:
+                with file.open("wb") as out:
                     for chunk in read_chunks(member):
                         budget.store(len(chunk))
                         out.write(chunk)
@@ -208,22 +211,22 @@ class _Unpacked(NamedTuple):
 def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | None) -> _Unpacked:
     """Write all decodable pictures and all tables into `pool` under numbers, and return their names."""
     size = archive.stat().st_size
-    budget, names = Budget(size, pool), SeenNames()
+    budget = Budget(size, pool)
     pictures: list[PackedPicture] = []
     unreadable: dict[Parts, str] = {}
     tables: dict[Parts, Path] = {}
     notes: list[str] = []
-    waiting: deque[tuple[tuple[str, ...], Path, int, Future[str]]] = deque()
+    waiting: deque[tuple[Member, Path, int, Future[str]]] = deque()
     others: list[Parts] = []
     hidden = reported = stacks = 0
 
     def settle() -> None:
         spend()  # here, as the limit is that of this thread, not of those which decode
-        path, file, _, future = waiting.popleft()
+        member, file, _, future = waiting.popleft()
         try:
-            pictures.append(PackedPicture(path, file, future.result()))
+            pictures.append(PackedPicture(member.path, file, future.result(), member.name))
         except InvalidImage as error:
-            unreadable[path] = f"{printable_path(path)}: {error}"
+            unreadable[member.path] = f"{printable_name(member.name)}: {error}"
 
     with archive.open("rb") as raw, ThreadPoolExecutor(_THREADS) as threads:
         for number, member in enumerate(list_members(raw, budget, notes)):
@@ -237,14 +240,13 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
                 if len(tables) < _MOST_TABLES and member.path not in tables:
                     tables[member.path] = _store_table(member, pool / str(number), budget)
                 continue
-            names.add(member.path)
             if len(pictures) + len(unreadable) + len(waiting) >= MAX_FILES:
                 raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
             data = _read_member(member)
             stacks += read_tags(data).pages > 1
             budget.store(len(data))
             file = pool / str(number)
-            waiting.append((member.path, file, len(data), threads.submit(_store_picture, data, file)))
+            waiting.append((member, file, len(data), threads.submit(_store_picture, data, file)))
             while len(waiting) > _WAITING_PICTURES or sum(count for _, _, count, _ in waiting) > _WAITING_BYTES:
                 settle()
             if progress and (member.done - reported) * 200 >= size:
@@ -256,7 +258,31 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
         progress(size, size)
     if stacks:
         notes.append(f"TIFF files with several pages, of which the first is used: {stacks:,}.")
-    return _Unpacked(pictures, unreadable, tables, others, hidden, notes)
+    return _decoded(_Unpacked(pictures, unreadable, tables, others, hidden, notes))
+
+
+def _decoded(unpacked: _Unpacked) -> _Unpacked:
+    """Decode names in a tar that are not UTF-8, which `tarfile` returns with surrogates."""
+    pictures, unreadable, tables, others, hidden, notes = unpacked
+    paths = [*(picture.path for picture in pictures), *unreadable, *tables, *others]
+    raw = ["/".join(path).encode(errors="surrogateescape") for path in paths]
+    if (encoding := encoding_among(raw, notes)) == UTF8:
+        return unpacked
+
+    def text(name: str) -> str:
+        return name.encode(errors="surrogateescape").decode(encoding, "replace")
+
+    def parts(path: Parts) -> Parts:
+        return tuple(map(text, path))
+
+    return _Unpacked(
+        [one._replace(path=parts(one.path), name=text(one.name)) for one in pictures],
+        {parts(path): reason for path, reason in unreadable.items()},
+        {parts(path): file for path, file in tables.items()},
+        list(map(parts, others)),
+        hidden,
+        notes,
+    )
 
 
 def _store_table(member: Member, file: Path, budget: Budget) -> Path:

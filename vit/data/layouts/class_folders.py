@@ -1,26 +1,36 @@
 """Arrange the pictures of an archive in class folders, whatever its structure."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import product, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.data.archives.archive_names import check_class, folder_name
-from vit.data.file_names import Parts
+from vit.data.archives.archive_names import check_class, stored_names
+from vit.data.file_names import Parts, is_picture
 from vit.data.layouts.class_levels import nesting
 from vit.data.layouts.class_names import FILE
 from vit.data.layouts.folder_structure import pictures_of
 from vit.data.layouts.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
+from vit.data.own_names import store
 from vit.data.picture_trees import PackedTree
 from vit.errors import InvalidDataset
 
 
 class PackedPicture(NamedTuple):
-    """A picture in the pool, with its path in the archive, and the folders around it within its class."""
+    """A picture in the pool.
 
-    path: tuple[str, ...]
+    Attributes:
+        path: its place in the archive.
+        suffix: that of its format.
+        name: its path as the archive states it.
+        inner: the folders around it within its class.
+    """
+
+    path: Parts
     file: Path
     suffix: str
+    name: str
     inner: Parts = ()
 
 
@@ -57,7 +67,9 @@ def arrange(
         InvalidDataset: fewer than two classes, it is ambiguous which folders are the classes, or several splits without
             one for training.
     """
-    by_path = {picture.path: picture for picture in pictures}
+    by_path: dict[Parts, list[PackedPicture]] = {}  # an archive may have several files of the same name
+    for picture in pictures:
+        by_path.setdefault(picture.path, []).append(picture)
     root = PackedTree()
     for path in sorted(by_path):
         root.add(path, "all_pictures")
@@ -76,19 +88,19 @@ def arrange(
         classes = splits.setdefault("val" if split == "validation" else split, {})
         for name, content in own.items():
             inner = {path: names[1:] for names, some in nesting(name, content) for path in some}
-            nested = (by_path[path]._replace(inner=inner[path]) for path in pictures_of(content))
+            nested = (one._replace(inner=inner[path]) for path in pictures_of(content) for one in by_path[path])
             classes.setdefault(check_class(name), []).extend(nested)
     if "test" not in splits and all(len(own) < 2 for own in splits[""].values()):
         raise no_test_pictures_error("The archive", layout)
     return ArrangedPictures(splits, left_out(root, layout), layout.notes, layout.tables)
 
 
-def _reads_alike(places: Iterable[Parts], depth: int) -> bool:
-    """Whether nested pictures are read again with the folders at this depth as classes, and all names are valid."""
+def _reads_alike(places: Collection[Parts], depth: int) -> bool:
+    """Whether pictures are read again with the folders at this depth as classes."""
     root = PackedTree()
+    for path in places:
+        root.add(path, "all_pictures")
     try:
-        for path in places:
-            root.add((*path[:depth], *map(check_class, path[depth:])), "all_pictures")
         splits = find_layout(root, lambda _: b"", "").splits
     except InvalidDataset:
         return False
@@ -97,24 +109,53 @@ def _reads_alike(places: Iterable[Parts], depth: int) -> bool:
 
 
 def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:
-    """Move pictures from the pool into their class folders, with numbers as names, and in their folders within these.
+    """Move pictures from the pool into their class folders under their own names, and in their folders within these.
 
-    If the nested folders are unclear by themselves, without tables beside them, all lie in the class folder.
+    If the nested folders are unclear by themselves, without tables beside them, all lie in the class folder. If the
+    names make it unclear, such as that of a mask, pictures get numbers. Names and classes that differ from those in the
+    archive are stored beside the classes.
     """
-    names = {name: folder_name(name) for classes in splits.values() for name in classes}
-    if len({own.casefold() for own in names.values()}) < len(names):  # equal names on some file systems
-        names = {name: f"{own} {number}" for number, (name, own) in enumerate(sorted(names.items()), 1)}
-    places = {
-        (*[split] * bool(split), names[name], *picture.inner, f"{number:06}{picture.suffix}"): picture
-        for split, classes in splits.items()
-        for name, pictures in classes.items()
-        for number, picture in enumerate(pictures)
-    }
-    depth = int("" not in splits)
-    nested = any(picture.inner for picture in places.values()) and _reads_alike(places, depth)
+    pictures = [(split, name, one) for split, own in splits.items() for name, every in own.items() for one in every]
+    try:
+        pictures = [
+            (split, name, one._replace(inner=tuple(map(check_class, one.inner)))) for split, name, one in pictures
+        ]
+    except InvalidDataset:  # the nested folders cannot be classes
+        pictures = [(split, name, one._replace(inner=())) for split, name, one in pictures]
+    names = sorted({name for _, own, one in pictures for name in (own, *one.inner)})
+    folders = dict(zip(names, stored_names(names), strict=True))
+    for nested, numbered in product((True, False), (False, True)):
+        places = _places(pictures, folders, nested, numbered)
+        if _reads_alike(places, int("" not in splits)):
+            break
     for path, picture in places.items():
-        file = folder.joinpath(*(path if nested else (*path[: depth + 1], path[-1])))
+        file = folder.joinpath(*path)
         file.parent.mkdir(parents=True, exist_ok=True)
         picture.file.rename(file)
-    if renamed := {own: name for name, own in names.items() if own != name}:
+    if renamed := {own: name for name, own in folders.items() if own != name}:
         (folder / FILE).write_text(json.dumps(renamed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    levels = zip(*(picture.path[:-1] for picture in places.values()), strict=False)
+    around = len([*takewhile(lambda names: len({*names}) == 1, levels)])
+    store(folder, {"/".join(path): _own_name(picture, around) for path, picture in places.items()})
+
+
+def _places(
+    pictures: Iterable[tuple[str, str, PackedPicture]], folders: Mapping[str, str], nested: bool, numbered: bool
+) -> dict[Parts, PackedPicture]:
+    """Return where pictures are stored."""
+    together: dict[Parts, list[PackedPicture]] = {}
+    for split, name, picture in pictures:
+        inner = (folders[own] for own in picture.inner if nested)
+        together.setdefault((*[split] * bool(split), folders[name], *inner), []).append(picture)
+    places: dict[Parts, PackedPicture] = {}
+    for path, own in together.items():
+        files = [name if is_picture(name := one.path[-1]) else name + one.suffix for one in own]
+        stored = [f"{number:06}{one.suffix}" for number, one in enumerate(own)] if numbered else files
+        places |= {(*path, name): one for name, one in zip(stored_names(stored, folders.values()), own, strict=True)}
+    return places
+
+
+def _own_name(picture: PackedPicture, around: int) -> str:
+    """Return a picture's name for people, without the folders around all pictures."""
+    folders = "".join(f"{name}/" for name in picture.path[:around])
+    return picture.name.removeprefix("./").removeprefix(folders)

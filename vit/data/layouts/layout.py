@@ -74,7 +74,7 @@ def find_layout(root: Tree, read: Callable[[Parts], bytes], where: str) -> Layou
     for split in layout.splits.values():
         if unknown := sorted(set(split) - set(names)):
             raise unknown_classes(unknown, where)
-    layout = _note_unread(root, layout)
+    layout = _note_unread(root, _note_alike(layout))
     return _with_tables(root, layout, read, where) if set(layout.splits) == {""} else layout
 
 
@@ -139,6 +139,14 @@ def _note_doubtful(layout: Layout) -> Layout:
     doubtful = [name for name in layout.classes if (own := split_name(name)) and own.rank < 2 and name != "train"]
     note = f"Read as classes, as the folders beside them: {folder_list(doubtful)}."
     return layout._replace(notes=(*layout.notes, note)) if doubtful else layout
+
+
+def _note_alike(layout: Layout) -> Layout:
+    """Add a note about classes whose names differ only in case."""
+    spelled = Counter(map(str.casefold, layout.classes))
+    alike = [name for name in layout.classes if spelled[name.casefold()] > 1]
+    note = f"Classes that differ only in case are kept apart: {brief_list(map(printable_name, alike))}."
+    return layout._replace(notes=(*layout.notes, note)) if alike and note not in layout.notes else layout
 
 
 def _note_unread(root: Tree, layout: Layout) -> Layout:
@@ -255,15 +263,11 @@ def _split(labelled: PictureLabels, where: str) -> Layout:
         if "test" not in splits:
             splits["test"] = splits.pop("validation")
     train = splits.get("train") or splits[""]
-    spelled = Counter(map(str.casefold, train))
-    notes = labelled.notes
-    if alike := [label for label in sorted(train) if spelled[label.casefold()] > 1]:
-        notes = (*notes, f"Classes that differ only in case are kept apart: {brief_list(map(printable_name, alike))}.")
-    layout = Layout({name: dict(classes) for name, classes in splits.items()}, notes, labelled.tables)
+    layout = Layout({name: dict(classes) for name, classes in splits.items()}, labelled.notes, labelled.tables)
     for classes in splits.values():
         if unknown := sorted(set(classes) - set(train)):
             raise unknown_classes(unknown, where)
-    return layout
+    return _note_alike(layout)
 
 
 # --- In words --------------------------------------------------------------------------------------------------

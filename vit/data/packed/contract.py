@@ -19,12 +19,14 @@ class Picture(NamedTuple):
         content: offset and length in the file [bytes]; or the encoded picture, which is then copied beside the index.
         label: number or name of its class, as stored; or a `vit.data.packed.labels.NoLabel`.
         split: None if the file's name decides.
+        name: in the file, for people.
     """
 
     file: Path
     content: tuple[int, int] | bytes
     label: object
     split: Kind | None = None
+    name: str = ""
 
 
 @dataclass

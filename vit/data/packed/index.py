@@ -46,11 +46,12 @@ _MODULES: tuple[Any, ...] = tuple(
 )
 _FORMATS = {suffix: module for module in _MODULES for suffix in module.SUFFIXES}
 SUFFIXES = frozenset(_FORMATS)
-_COLUMNS = ("number", "offset", "length", "labels", "split")
+_COLUMNS = ("number", "offset", "length", "start", "end", "labels", "split")
 _MOST_LABEL = 1 << 20
-_VERSION = 3
+_MOST_NAME = 4096  # [bytes]
+_VERSION = 4
 
-_Row = tuple[int, int, int, Label, int, int]  # file, offset, length, label, split, file to read it from
+_Row = tuple[int, int, int, Label, int, int, int, int]  # file, offset, length, label, split, file to read, name's place
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,17 @@ class Records:
         files: that contain the pictures.
         file: (n,) index of each picture's file.
         offset, length: (n,) position in it [bytes].
+        names: names of pictures in UTF-8, one after the other.
+        start, end: (n,) position of each name there [bytes].
     """
 
     files: tuple[Path, ...]
     file: NDArray[np.int32]
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
+    names: NDArray[np.uint8]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.file)
@@ -77,8 +83,8 @@ class Records:
             return os.pread(file.fileno(), int(self.length[index]), int(self.offset[index]))
 
     def name(self, index: int) -> str:
-        """Describe a picture's position, for people."""
-        return f"{self.files[self.file[index]].name} at byte {int(self.offset[index]):,}"
+        """Return the file that holds a picture, and the picture's name there."""
+        return self.names[self.start[index] : self.end[index]].tobytes().decode(errors="replace")
 
     def stamps(self) -> Iterator[str]:
         """Yield a cache key for the pictures: size and time of their files, and their positions."""
@@ -88,7 +94,8 @@ class Records:
     def chosen(self, places: Sequence[int]) -> Self:
         """Select some records, in this order."""
         some = np.asarray(places, np.int64)
-        return replace(self, file=self.file[some], offset=self.offset[some], length=self.length[some])
+        columns = ("file", "offset", "length", "start", "end")
+        return replace(self, **{name: getattr(self, name)[some] for name in columns})
 
 
 class Index(NamedTuple):
@@ -180,8 +187,9 @@ def index_of(folder: Path, bar: bool = True) -> Index:
     copied = len(made.records.files) > len(files)
     document = dict(version=_VERSION, files=stamps, copied=copied, classes=made.classes, notes=made.notes)
     columns = dict(zip(_COLUMNS, _columns(made), strict=True))
+    columns |= {"document": np.frombuffer(json.dumps(document).encode(), np.uint8), "names": made.records.names}
     with suppress(OSError), replaced(folder / INDEX) as out:  # a read-only folder is indexed each time
-        np.savez(out, document=np.frombuffer(json.dumps(document).encode(), np.uint8), **columns)  # type: ignore[arg-type]
+        np.savez(out, **columns)  # type: ignore[arg-type]
     return made
 
 
@@ -193,10 +201,11 @@ def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
         document = parse_json(arrays["document"].tobytes())
         if document["version"] != _VERSION or document["files"] != stamps:
             return None
-        file, offset, length, labels, split = (arrays[name] for name in _COLUMNS)
+        file, offset, length, start, end, labels, split = (arrays[name] for name in _COLUMNS)
         files = (*(folder / name for name, *_ in stamps), *([folder / COPIED] if document["copied"] else []))
         classes, notes = (tuple(map(str, document[name])) for name in ("classes", "notes"))
-        known = Index(Records(files, file, offset, length), labels, split, classes, notes)
+        records = Records(files, file, offset, length, arrays["names"], start, end)
+        known = Index(records, labels, split, classes, notes)
         return known if _is_sound(known) else None
     except (OSError, ValueError, KeyError, TypeError, Unreadable):
         return None
@@ -204,7 +213,7 @@ def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
 
 def _columns(index: Index) -> tuple[NDArray[Any], ...]:
     records = index.records
-    return records.file, records.offset, records.length, index.labels, index.split
+    return records.file, records.offset, records.length, records.start, records.end, index.labels, index.split
 
 
 def _is_sound(known: Index) -> bool:
@@ -214,8 +223,9 @@ def _is_sound(known: Index) -> bool:
     if not all(column.ndim == 1 and column.dtype.kind == "i" and len(column) == len(labels) for column in columns):
         return False
     sizes = np.array([path.stat().st_size for path in records.files])
-    limits = (len(records.files), int(sizes.max()) + 1, MOST_BYTES + 1, len(classes), len(SPLITS))
-    if not len(labels):
+    text = len(records.names) + 1
+    limits = (len(records.files), int(sizes.max()) + 1, MOST_BYTES + 1, text, text, len(classes), len(SPLITS))
+    if not len(labels) or records.names.ndim != 1 or records.names.dtype != np.uint8:
         return False
     if any(int(column.min()) < 0 or int(column.max()) >= most for column, most in zip(columns, limits, strict=True)):
         return False
@@ -225,21 +235,24 @@ def _is_sound(known: Index) -> bool:
 def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
     places, splits = {file: place for place, file in enumerate(files)}, [split_of(folder, file) for file in files]
     budget = Budget(sum(file.stat().st_size for file in files), folder, "The dataset", sys.maxsize)
-    rows, assumed, names = list[_Row](), list[str](), tuple[str, ...]()
+    root = os.path.commonpath([file.parent for file in files])
+    rows, assumed, names, text = list[_Row](), list[str](), tuple[str, ...](), bytearray()
     stated, unstated = set[str](), set[str]()  # names of files with pictures whose split is known, or not
     with ExitStack() as stack:
         out: Any = None
         for reader, group in groupby(files, _format):
             paths = list(group)
             some = Files(paths, [splits[places[path]] for path in paths], budget, bar, assumed, names)
-            for file, content, value, split in reader.read(some):
+            for file, content, value, split, name in reader.read(some):
                 source = place = places[file]
                 label, kind = checked(value), SPLITS.index(split or splits[place] or "train")
                 (stated if split or splits[place] else unstated).add(file.name)
                 if isinstance(content, bytes):
                     out = out or stack.enter_context(replaced(folder / COPIED))
                     source, (content, label) = len(files), _copied(content, label, out, budget)
-                rows.append((place, *content, label, kind, source))
+                start = len(text)
+                text += f"{os.path.relpath(file, root)}/{name}".encode(errors="surrogateescape")[:_MOST_NAME]
+                rows.append((place, *content, label, kind, source, start, len(text)))
             names = some.classes
     numbers, names = numbered([row[3] for row in rows], names)
     left_out = [(files[row[0]], row[3]) for row, number in zip(rows, numbers, strict=True) if number is None]
@@ -253,9 +266,9 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
         raise InvalidDataset(
             f"Labels run from {brief(lowest)} to {brief(highest)}. They must be numbers from 0 to {_MOST_LABEL - 1:,}."
         )
-    offset, length, labels, split, file = np.array(table, np.int64).T.copy()
+    offset, length, labels, split, file, start, end = np.array(table, np.int64).T.copy()
     where = (*files, folder / COPIED) if out else tuple(files)
-    records = Records(where, file.astype(np.int32), offset, length)
+    records = Records(where, file.astype(np.int32), offset, length, np.frombuffer(text, np.uint8), start, end)
     return Index(records, labels, split.astype(np.int8), class_names(folder, int(labels.max()) + 1, names), notes)
 
 

@@ -122,10 +122,12 @@ def evaluate_checkpoint(
     root: Path = Path("data"),
     bar: bool = False,
     observe: Callable[[Tensor, Tensor, Tensor], None] = lambda images, labels, logits: None,
+    opened: Callable[[Pictures], object] = lambda pictures: None,
 ) -> Evaluation:
     """Evaluate a checkpoint on a dataset's test pictures, in float32, with classes matched by name.
 
     Args:
+        opened: called with the pictures before the first batch.
         observe: called with each batch: uint8 (B, channels, height, width), labels (B,), and logits (B, C).
 
     Raises:
@@ -141,6 +143,7 @@ def evaluate_checkpoint(
             "dataset. Evaluate a checkpoint with two classes or more."
         )
     pictures, remark = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
+    opened(pictures)
     count, right, loss = len(pictures.labels), 0, torch.zeros(())
     by_class = ClassCounts(len(checkpoint.labels))
     batch_size = images_in_memory(checkpoint.config, checkpoint.preprocess.size, _BATCH_PICTURES)

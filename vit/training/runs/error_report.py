@@ -4,6 +4,7 @@ A report is an NPZ file in the run's folder. A separate process (`start`, `vit.t
 reading it needs no torch.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -22,7 +23,7 @@ from vit.out_of_memory import prefer_for_oom_kill
 from vit.paths import environment_with_package
 from vit.stored_archives import read_arrays
 from vit.training.loop.run_folder import write_errors
-from vit.untrusted import Unreadable, read_tail
+from vit.untrusted import Unreadable, parse_json, read_tail
 
 FILE = "report.npz"  # in a run's folder
 _LOG = "report.log"
@@ -38,11 +39,12 @@ class Report:
         checkpoint: hash of its weights, as `Checkpoint.hash`.
         classes: one name per label.
         confusion: (C, C) counts of images; rows are true classes, columns predicted ones.
-        indices: (W,) indices into the test set of the most confident mistakes, most confident first.
-        pictures: (W, height, width, 3) uint8, the model's input.
-        overlays: (W, height, width, 3) uint8, enlarged, with the attention of the last block, mean over heads.
+        indices: (W,) indices into the test set of all mistakes, most confident first; earlier reports hold 24.
+        pictures: (V, height, width, 3) uint8, the model's input for the first of them.
+        overlays: (V, height, width, 3) uint8, enlarged, with the attention of the last block, mean over heads.
         true, predicted: (W,) labels.
         probability: (W,) probability of the wrong class, 0 to 1.
+        names: of the pictures, W of them with their folders; empty in earlier reports.
     """
 
     checkpoint: str
@@ -54,6 +56,7 @@ class Report:
     true: NDArray[np.int64]
     predicted: NDArray[np.int64]
     probability: NDArray[np.float32]
+    names: tuple[str, ...] = ()
 
     @property
     def accuracy(self) -> float:
@@ -79,6 +82,7 @@ def save(report: Report, file: Path) -> None:
             out,
             meta=np.array([report.checkpoint]),
             classes=np.array(report.classes),
+            names=np.frombuffer(json.dumps(report.names).encode(), np.uint8),
             **{name: getattr(report, name) for name in _ARRAYS},
         )
 
@@ -98,7 +102,8 @@ def read(file: Path) -> Report:
         arrays = read_arrays(file, _ARRAY_BYTES)
         checkpoint, *_ = map(_displayable, arrays["meta"])
         classes = tuple(_displayable(name) for name in arrays["classes"])
-        report = Report(checkpoint, classes, **{name: arrays[name] for name in _ARRAYS})
+        names = tuple(map(str, parse_json(arrays["names"].tobytes()))) if "names" in arrays else ()
+        report = Report(checkpoint, classes, **{name: arrays[name] for name in _ARRAYS}, names=names)
         _check_report(report)
     except FileNotFoundError as error:
         raise UserError("This run has not been evaluated yet.") from error
@@ -124,7 +129,9 @@ def _check_report(report: Report) -> None:
     fits = (
         all(arrays[name].ndim == dimensions for name, dimensions in _ARRAYS.items())
         and all(arrays[name].dtype.kind == kind for name, kind in _KINDS.items())
-        and all(len(arrays[name]) == worst for name in _ARRAYS if name != "confusion")
+        and all(len(arrays[name]) == worst for name in ("true", "predicted", "probability"))
+        and len(report.names) in (0, worst)
+        and len(report.pictures) == len(report.overlays) <= worst
         and all(arrays[name].dtype == np.uint8 and arrays[name].shape[3] == 3 for name in ("pictures", "overlays"))
         and report.confusion.shape == (classes, classes)
         and (report.confusion >= 0).all()

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.data.pictures import Pictures
 from vit.explain.record import record
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
@@ -19,7 +20,7 @@ from vit.training.loop.evaluation import Evaluation, evaluate_checkpoint
 from vit.training.runs.error_report import FILE, Report, save
 from vit.view.overlay import overlay
 
-WORST_MISTAKES = 24  # most confident mistakes in a report
+WORST_MISTAKES = 24  # pictures of mistakes in a report, most confident first
 _OVERLAY_SIDE = 160  # shorter side of an attention overlay, at least [px]
 
 
@@ -40,19 +41,20 @@ def write(
     """
     classes, start = len(checkpoint.labels), 0
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
-    worst = _TopMistakes(*(torch.empty(0) for _ in range(5)))
+    worst, every, opened = _TopMistakes(torch.empty(0), torch.empty(0)), list[Tensor](), list[Pictures]()
 
     def observe(images: Tensor, labels: Tensor, logits: Tensor) -> None:
         nonlocal confusion, worst, start
         probability, predicted = checkpoint.model.probabilities(logits).max(1)
         confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
         wrong = (predicted != labels).nonzero()[:, 0]
-        wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST_MISTAKES]]
-        mistakes = _TopMistakes(start + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
-        worst = worst.merged(mistakes)
+        every.append(torch.stack([start + wrong, labels[wrong], predicted[wrong], probability[wrong].double()]).cpu())
+        worst = worst.merged(_TopMistakes(probability[wrong], images[wrong]))
         start += len(labels)
 
-    evaluation = evaluate_checkpoint(checkpoint, data, root=root, bar=bar, observe=observe)
+    evaluation = evaluate_checkpoint(checkpoint, data, root=root, bar=bar, observe=observe, opened=opened.append)
+    indices, true, predicted, probability = torch.cat(every, 1)
+    order = probability.argsort(descending=True, stable=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
     with torch.inference_mode():
@@ -61,12 +63,13 @@ def write(
         checkpoint.hash,
         checkpoint.labels,
         confusion.view(classes, classes).numpy(),
-        worst.indices.long().numpy(),
+        indices[order].long().numpy(),
         _channels_last(worst.images),
         np.stack(overlays) if overlays else np.zeros((0, 1, 1, 3), np.uint8),
-        worst.true.long().numpy(),
-        worst.predicted.long().numpy(),
-        worst.probability.float().numpy(),
+        true[order].long().numpy(),
+        predicted[order].long().numpy(),
+        probability[order].float().numpy(),
+        tuple(map(opened[0].name, indices[order].int().tolist())),
     )
     save(report, file)
     return report, evaluation
@@ -75,16 +78,13 @@ def write(
 class _TopMistakes(NamedTuple):
     """The most confident mistakes so far, most confident first; see `Report`."""
 
-    indices: Tensor
-    images: Tensor  # (W, channels, height, width)
-    true: Tensor
-    predicted: Tensor
     probability: Tensor
+    images: Tensor  # (V, channels, height, width)
 
     def merged(self, other: _TopMistakes) -> _TopMistakes:
         """Return the most confident mistakes of both, on the CPU."""
         both = [torch.cat([a, b.cpu()]) if len(a) else b.cpu() for a, b in zip(self, other, strict=True)]
-        order = both[4].argsort(descending=True, stable=True)[:WORST_MISTAKES]
+        order = both[0].argsort(descending=True, stable=True)[:WORST_MISTAKES]
         return _TopMistakes(*(values[order] for values in both))
 
 

@@ -64,8 +64,10 @@ def _pictures(files: Files, empty: Path) -> Iterator[Picture]:
                 values = np.moveaxis(values, -1, 0)
             if len(own) != len(values):
                 raise InvalidDataset(f"{name} has {len(values):,} pictures and {len(own):,} labels. Save both again.")
-            for picture, label in zip(_pixels_of(name, values, files.notes), own, strict=True):
-                yield Picture(file, encode_image(Image.fromarray(picture), compress_level=1), label, kind)
+            inner = f"{name}.npy/" if file.suffix == ".npz" else ""
+            for row, (picture, label) in enumerate(zip(_pixels_of(name, values, files.notes), own, strict=True)):
+                content = encode_image(Image.fromarray(picture), compress_level=1)
+                yield Picture(file, content, label, kind, f"{inner}row {row}")
 
 
 def _unpacked(files: Files, empty: Path) -> Iterator[tuple[Path, Kind | None, str, Path]]:

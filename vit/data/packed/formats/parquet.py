@@ -5,6 +5,7 @@ Face's `datasets` 4.
 """
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,12 @@ def _rows(path: Path, files: Files) -> Iterator[Picture]:
     most = _ROWS_FLOOR + path.stat().st_size
     if table.metadata.num_rows > most:
         raise InvalidDataset(f"{brief(path.name)} declares more rows than its size can hold. Copy it again.")
+    rows = count()
     for batch in _batches(table, image, label, most):
-        for picture, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-            content = picture.get("bytes") if isinstance(picture, dict) else picture
-            yield Picture(path, content if isinstance(content, bytes) else b"", value)
+        for picture, value, row in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), rows, strict=False):
+            content, name = (picture.get(key) if isinstance(picture, dict) else picture for key in ("bytes", "path"))
+            own = name if isinstance(name, str) and name else f"row {row}"
+            yield Picture(path, content if isinstance(content, bytes) else b"", value, name=own)
     classes = _names_in(table.schema_arrow.metadata or {}, label)
     if files.classes and classes and classes != files.classes:
         raise InvalidDataset(

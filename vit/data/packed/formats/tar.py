@@ -28,8 +28,8 @@ def read(files: Files) -> Iterator[Picture]:
         InvalidDataset: a file is damaged.
     """
     for path in files:
-        for place, label in _records(path):
-            yield Picture(path, place, label)
+        for place, label, name in _records(path):
+            yield Picture(path, place, label, name=name)
 
 
 class _Headers(io.FileIO):
@@ -41,9 +41,10 @@ class _Headers(io.FileIO):
         return super().read(count)
 
 
-def _records(path: Path) -> Iterator[tuple[tuple[int, int], Label]]:
-    """Yield position (offset, length) and label of each picture."""
+def _records(path: Path) -> Iterator[tuple[tuple[int, int], Label, str]]:
+    """Yield position (offset, length), label and name of each picture."""
     pending: dict[str, dict[str, tuple[int, int]]] = {}
+    names: dict[str, str] = {}
     try:
         with _Headers(path) as raw, tarfile.open(fileobj=raw, mode="r:") as archive:
             for member in archive:
@@ -61,16 +62,18 @@ def _records(path: Path) -> Iterator[tuple[tuple[int, int], Label]]:
                     continue
                 record = pending.setdefault(key, {})
                 record[what] = (member.offset_data, member.size)
+                if what == "picture":
+                    names[key] = member.name
                 if "picture" in record and not isinstance(label := _label_of(record, raw.fileno()), NoLabel):
-                    yield record["picture"], label
+                    yield record["picture"], label, names.pop(key)
                     del pending[key]
             # At a damaged header or the end of the file, tarfile stops as at the end of the archive, which is a block
             # of zeros.
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("it is cut off or damaged")
-            for record in pending.values():
+            for key, record in pending.items():
                 if "picture" in record:
-                    yield record["picture"], _label_of(record, raw.fileno())
+                    yield record["picture"], _label_of(record, raw.fileno()), names[key]
     except DAMAGE as error:  # tarfile raises almost anything on hostile bytes
         if isinstance(error, OSError) and error.errno is not None:
             raise
