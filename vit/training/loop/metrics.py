@@ -11,7 +11,8 @@ Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, incr
                 seconds (of training so far); with averaged weights also which weights were better, weights ("raw" or
                 "averaged"), raw_accuracy, averaged_accuracy; from foreign training loops either accuracy or loss
                 may be missing
-    test        once, for the epoch with the best validation: epoch, accuracy, loss, pictures
+    test        once, for the epoch with the best validation: epoch, accuracy, loss, pictures, right (hexadecimal; the
+                bits, highest first, say which of the pictures are right), split (a hash of data and labels)
     note        text
 """
 
@@ -24,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vit.confidence import paired
 from vit.untrusted import Unreadable, is_number, is_text, is_whole, parse_json, read_bytes
 
 Record = dict[str, Any]
@@ -58,7 +60,11 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "epoch": partial(is_whole, least=0),
     "batch_size": is_whole,
     "train_pictures": is_whole,
+    "validation_pictures": is_whole,
     "test_pictures": is_whole,
+    "pictures": is_whole,
+    "right": is_text,
+    "split": is_text,
     "params": is_whole,
     "classes": _are_texts,
     "loss": is_number,
@@ -189,6 +195,34 @@ def final_test(records: dict[str, list[Record]]) -> Record | None:
     """Return the test record; None before the end of the run."""
     tests = records.get("test")
     return tests[-1] if tests else None
+
+
+def validation_pictures(records: dict[str, list[Record]]) -> int | None:
+    """Return the number of validation pictures; None if it is not recorded, as by foreign training loops."""
+    start = records.get("start")
+    return start[-1].get("validation_pictures") if start else None
+
+
+def paired_difference(first: Record, second: Record) -> tuple[float, float, float] | None:
+    """Return the difference of two runs' test accuracies, first minus second, with its 95% interval.
+
+    Args:
+        first, second: test records.
+
+    Returns:
+        see `vit.confidence.paired`; None unless both are known to have been tested on the same pictures.
+    """
+    count = first.get("pictures")
+    if not count or (count, first.get("split", "")) != (second.get("pictures"), second.get("split")):
+        return None
+    try:
+        one, other = (int(record["right"], 16) for record in (first, second))
+    except (KeyError, ValueError):
+        return None
+    if min(one, other) < 0 or (one | other).bit_length() > count:
+        return None
+    both, any_of_them = (one & other).bit_count(), (one | other).bit_count()
+    return paired(both, one.bit_count() - both, other.bit_count() - both, count - any_of_them)
 
 
 class Progress(NamedTuple):

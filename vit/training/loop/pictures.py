@@ -1,5 +1,6 @@
 """The pictures of a run: training, validation and test split, and their preprocessing."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,15 @@ class RunData:
         """Return what must be unchanged about the data when a run is resumed; classes may be renamed."""
         counts = [len(self.train.labels), len(self.validation.labels)]
         return [*(self.folders or self.classes), *counts, *self.preprocess.mean, *self.preprocess.std]
+
+    def test_split(self, data: str) -> str:
+        """Return a hash that tells whether two runs were tested on the same pictures.
+
+        Args:
+            data: the run's setting; a folder whose pictures were replaced by as many others has the same hash.
+        """
+        labels = self.test.labels.tolist()
+        return hashlib.sha256(repr((data, self.folders or self.classes, labels)).encode()).hexdigest()[:16]
 
 
 def open_data(config: TrainConfig, process: Process, start: ResolvedStart, dataset: Dataset | None = None) -> RunData:

@@ -16,6 +16,7 @@ import torch
 
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import record_facts, save_checkpoint
+from vit.confidence import CHOSE_EPOCH
 from vit.data.datasets import Dataset
 from vit.devices import memory
 from vit.errors import InvalidConfig
@@ -220,7 +221,8 @@ class Trainer:
     def _behind(self, epoch: int) -> str:
         """Return why a search ends this run early, which is also recorded; "" if it goes on."""
         accuracy = self.progress.best.accuracy if self.progress.best else 0.0
-        behind = reason_to_end(self.run, epoch, epoch - self.config.validate_every, accuracy)
+        pictures = len(self.data.validation.labels)
+        behind = reason_to_end(self.run, epoch, epoch - self.config.validate_every, accuracy, pictures)
         if behind:
             write_json(self.run / PRUNED, {"reason": behind})
         return behind
@@ -332,7 +334,12 @@ class Trainer:
         best = load_checkpoint(self.state.path.parent / "best")
         best = calibrated(best, self.data.validation, self.data.normalise, self.process.device)
         model = best.model.to(self.process.device)
-        by_class = ClassCounts(len(best.labels))
+        by_class, right = ClassCounts(len(best.labels)), list[torch.Tensor]()
+
+        def observe(labels: torch.Tensor, logits: torch.Tensor) -> None:
+            by_class.add(labels, logits)
+            right.append(logits.argmax(1) == labels)
+
         with exact_products():
             test = evaluate(
                 model,
@@ -340,7 +347,7 @@ class Trainer:
                 self.data.normalise,
                 device=self.process.device,
                 tick=recorder.testing,
-                observe=by_class.add,
+                observe=observe,
             )
         model.cpu()
         facts = {
@@ -351,7 +358,7 @@ class Trainer:
         }
         record_facts(best, facts)
         self.progress.test = test
-        recorder.test(self.progress.best_epoch, test)
+        recorder.test(self.progress.best_epoch, test, torch.cat(right), self.data.test_split(self.config.data))
         self._save_state()
 
     def _snapshot_writer(self) -> SnapshotWriter:
@@ -394,9 +401,10 @@ class Trainer:
     def _save_checkpoint(self, names: list[str], result: Evaluation | None = None) -> None:
         """Save checkpoints, then the state: a kill in between repeats the epoch and writes the same checkpoints."""
         epochs = self.progress.step / self.data.steps_per_epoch
+        on = {"validation_accuracy_on": f"{len(self.data.validation.labels):,} validation pictures, {CHOSE_EPOCH}"}
         facts = {
             "data": self.data.name,
-            **({} if result is None else {"validation_accuracy": round(result.accuracy, 4)}),
+            **({} if result is None else {"validation_accuracy": round(result.accuracy, 4)} | on),
             "epoch": int(epochs) if epochs.is_integer() else round(epochs, 3),
             **({"weights": self.progress.better} if len(self.update.models) > 1 else {}),
             "seconds": round(self.progress.seconds, 1),
