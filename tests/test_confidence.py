@@ -10,6 +10,16 @@ def test_interval_is_wilsons() -> None:
     assert confidence.wilson(45, 60) == pytest.approx((0.6277, 0.8422), abs=1e-4)
 
 
+def bits(both: int, first: int, second: int, neither: int) -> tuple[int, int, int]:
+    """Return the arguments of `paired` for a fourfold table."""
+    count = both + first + second + neither
+    return (
+        int("0" + "1" * (both + first), 2) << second + neither,
+        int("0" + "1" * both + "0" * first + "1" * second, 2) << neither,
+        count,
+    )
+
+
 @pytest.mark.parametrize(
     ("table", "published"),
     [
@@ -18,19 +28,18 @@ def test_interval_is_wilsons() -> None:
     ],
 )
 def test_paired_interval_is_newcombes(table: tuple[int, int, int, int], published: tuple[float, ...]) -> None:
-    assert confidence.paired(*table) == pytest.approx(published, abs=6e-4)
+    assert confidence.paired(*bits(*table)) == pytest.approx(published, abs=6e-4)
 
 
-@pytest.mark.parametrize("table", [(9, 0, 0, 0), (0, 0, 0, 9), (0, 9, 0, 0), (5, 0, 0, 4)])
+@pytest.mark.parametrize("table", [(9, 0, 0, 0), (0, 0, 0, 9), (0, 9, 0, 0), (5, 0, 0, 4), (500, 0, 0, 500)])
 def test_paired_interval_of_one_sided_tables_contains_the_difference(table: tuple[int, int, int, int]) -> None:
-    difference, low, high = confidence.paired(*table)
+    difference, low, high = confidence.paired(*bits(*table))
     assert -1 <= low <= difference <= high <= 1 and low < high
 
 
 def test_swapped_models_have_the_opposite_difference() -> None:
-    assert confidence.paired(10, 6, 1, 4) == pytest.approx(
-        tuple(-value for value in (lambda one: (one[0], one[2], one[1]))(confidence.paired(10, 1, 6, 4)))
-    )
+    difference, low, high = confidence.paired(*bits(10, 1, 6, 4))
+    assert confidence.paired(*bits(10, 6, 1, 4)) == pytest.approx((-difference, -high, -low))
 
 
 @pytest.mark.parametrize(("pictures", "shown"), [(33, "76%"), (999, "76%"), (1000, "75.8%"), (None, "75.8%")])

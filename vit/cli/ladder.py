@@ -56,9 +56,9 @@ def run_ladder(options: argparse.Namespace) -> None:
     if options.json:
         return
     best = ladder.recommended(results.items())
-    chosen = f", {CHOSE_EPOCH} of each training" if models else ""
-    print(f"\nRight of the validation pictures, with the 95% interval{chosen}.")
-    print(f"Recommended: {RUNGS[best].title}. {RUNGS[best].sentence}")
+    print(f"\nRecommended: {RUNGS[best].title}. {RUNGS[best].sentence}")
+    if models:
+        print(f"All figures are of validation pictures, {CHOSE_EPOCH} of each training.")
     if best in models:
         print(f"The model: {models[best] / 'checkpoints' / 'best'}")
     elif RUNGS[best].settings:

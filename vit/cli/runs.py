@@ -4,9 +4,9 @@ import argparse
 import json
 from typing import Any
 
-from vit.confidence import CHOSE_EPOCH, brief, figure
+from vit.confidence import figure
 from vit.errors import UserError
-from vit.training.loop.metrics import MetricsReader, best_epoch, final_test, progress, validation_pictures
+from vit.training.loop.metrics import MetricsReader, final_test, pictures_of, progress
 from vit.training.runs import control, registry
 
 
@@ -35,7 +35,6 @@ def run_runs(options: argparse.Namespace) -> None:
         if options.action == "show":
             if run.notes:
                 print(run.notes)
-            _print_results(run)
             print(json.dumps(run.config, indent=2))
             print(run.folder)
 
@@ -52,28 +51,14 @@ def _delete(run_id: str, sure: bool) -> None:
         print(f"Would delete {what}, its checkpoints among them. Add --yes to do it.")
 
 
-def _print_results(run: Any) -> None:
-    records = _read(run).records
-    if (best := best_epoch(records)) and "accuracy" in best:
-        right = figure(best["accuracy"], validation_pictures(records), "validation pictures right")
-        print(f"{right} in epoch {best['epoch']}, {CHOSE_EPOCH}.")
-    if final := final_test(records):
-        print(f"{figure(final['accuracy'], final.get('pictures'), 'test pictures right')}.")
-
-
-def _read(run: Any) -> MetricsReader:
+def _line(run: Any) -> str:
     reader = MetricsReader(run.folder / "metrics.jsonl")
     reader.update()
-    return reader
-
-
-def _line(run: Any) -> str:
-    reader = _read(run)
     done = progress(reader.records)
     accuracy = "-"
     if done and done.accuracy is not None:
-        accuracy = f"validation {brief(done.accuracy, validation_pictures(reader.records))}"
+        accuracy = f"validation {figure(done.accuracy, pictures_of(reader.records, 'validation'))}"
     if final := final_test(reader.records):
-        accuracy += f", test {brief(final['accuracy'], final.get('pictures'))}"
+        accuracy += f", test {figure(final['accuracy'], final.get('pictures'))}"
     share = f"{done.share:.0%}" if done else "0%"
-    return f"{run.id:<44} {run.status:<11} {share:>4} {accuracy:<31}  {run.reason}".rstrip()
+    return f"{run.id:<44} {run.status:<11} {share:>4} {accuracy:<56}  {run.reason}".rstrip()

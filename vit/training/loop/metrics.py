@@ -20,6 +20,7 @@ import bisect
 import json
 import math
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -63,7 +64,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "validation_pictures": is_whole,
     "test_pictures": is_whole,
     "pictures": is_whole,
-    "right": is_text,
+    "right": lambda value: is_text(value) and bool(re.fullmatch("[0-9a-f]+", value)),
     "split": is_text,
     "params": is_whole,
     "classes": _are_texts,
@@ -197,32 +198,21 @@ def final_test(records: dict[str, list[Record]]) -> Record | None:
     return tests[-1] if tests else None
 
 
-def validation_pictures(records: dict[str, list[Record]]) -> int | None:
-    """Return the number of validation pictures; None if it is not recorded, as by foreign training loops."""
+def pictures_of(records: dict[str, list[Record]], split: str) -> int | None:
+    """Return the number of pictures of "validation" or "test"; None if not recorded, as by foreign training loops."""
     start = records.get("start")
-    return start[-1].get("validation_pictures") if start else None
+    return start[-1].get(f"{split}_pictures") if start else None
 
 
 def paired_difference(first: Record, second: Record) -> tuple[float, float, float] | None:
-    """Return the difference of two runs' test accuracies, first minus second, with its 95% interval.
+    """Return the difference of two tests' accuracies with its 95% interval, see `vit.confidence.paired`.
 
-    Args:
-        first, second: test records.
-
-    Returns:
-        see `vit.confidence.paired`; None unless both are known to have been tested on the same pictures.
+    None unless both recorded the same pictures, and which of them are right.
     """
-    count = first.get("pictures")
-    if not count or (count, first.get("split", "")) != (second.get("pictures"), second.get("split")):
+    count, one, other = first.get("pictures", 0), *(int(record.get("right", "0"), 16) for record in (first, second))
+    if not one | other or (one | other).bit_length() > count or first.get("split") != second.get("split"):
         return None
-    try:
-        one, other = (int(record["right"], 16) for record in (first, second))
-    except (KeyError, ValueError):
-        return None
-    if min(one, other) < 0 or (one | other).bit_length() > count:
-        return None
-    both, any_of_them = (one & other).bit_count(), (one | other).bit_count()
-    return paired(both, one.bit_count() - both, other.bit_count() - both, count - any_of_them)
+    return paired(one, other, count)
 
 
 class Progress(NamedTuple):

@@ -52,11 +52,7 @@ class RunData:
         return [*(self.folders or self.classes), *counts, *self.preprocess.mean, *self.preprocess.std]
 
     def test_split(self, data: str) -> str:
-        """Return a hash that tells whether two runs were tested on the same pictures.
-
-        Args:
-            data: the run's setting; a folder whose pictures were replaced by as many others has the same hash.
-        """
+        """Return a hash of the test pictures: of the run's setting `data` and the labels, not of their pixels."""
         labels = self.test.labels.tolist()
         return hashlib.sha256(repr((data, self.folders or self.classes, labels)).encode()).hexdigest()[:16]
 

@@ -221,8 +221,8 @@ class Trainer:
     def _behind(self, epoch: int) -> str:
         """Return why a search ends this run early, which is also recorded; "" if it goes on."""
         accuracy = self.progress.best.accuracy if self.progress.best else 0.0
-        pictures = len(self.data.validation.labels)
-        behind = reason_to_end(self.run, epoch, epoch - self.config.validate_every, accuracy, pictures)
+        before, pictures = epoch - self.config.validate_every, len(self.data.validation.labels)
+        behind = reason_to_end(self.run, epoch, before, accuracy, pictures)
         if behind:
             write_json(self.run / PRUNED, {"reason": behind})
         return behind
@@ -334,12 +334,7 @@ class Trainer:
         best = load_checkpoint(self.state.path.parent / "best")
         best = calibrated(best, self.data.validation, self.data.normalise, self.process.device)
         model = best.model.to(self.process.device)
-        by_class, right = ClassCounts(len(best.labels)), list[torch.Tensor]()
-
-        def observe(labels: torch.Tensor, logits: torch.Tensor) -> None:
-            by_class.add(labels, logits)
-            right.append(logits.argmax(1) == labels)
-
+        by_class = ClassCounts(len(best.labels))
         with exact_products():
             test = evaluate(
                 model,
@@ -347,7 +342,7 @@ class Trainer:
                 self.data.normalise,
                 device=self.process.device,
                 tick=recorder.testing,
-                observe=observe,
+                observe=by_class.add,
             )
         model.cpu()
         facts = {
@@ -358,7 +353,8 @@ class Trainer:
         }
         record_facts(best, facts)
         self.progress.test = test
-        recorder.test(self.progress.best_epoch, test, torch.cat(right), self.data.test_split(self.config.data))
+        split = self.data.test_split(self.config.data)
+        recorder.test(self.progress.best_epoch, test, right=f"{int(by_class.bits, 2):x}", split=split)
         self._save_state()
 
     def _snapshot_writer(self) -> SnapshotWriter:
@@ -401,10 +397,10 @@ class Trainer:
     def _save_checkpoint(self, names: list[str], result: Evaluation | None = None) -> None:
         """Save checkpoints, then the state: a kill in between repeats the epoch and writes the same checkpoints."""
         epochs = self.progress.step / self.data.steps_per_epoch
-        on = {"validation_accuracy_on": f"{len(self.data.validation.labels):,} validation pictures, {CHOSE_EPOCH}"}
+        on = f"{len(self.data.validation.labels):,} validation pictures, {CHOSE_EPOCH}"
         facts = {
             "data": self.data.name,
-            **({} if result is None else {"validation_accuracy": round(result.accuracy, 4)} | on),
+            **({"validation_accuracy": round(result.accuracy, 4), "validation_accuracy_on": on} if result else {}),
             "epoch": int(epochs) if epochs.is_integer() else round(epochs, 3),
             **({"weights": self.progress.better} if len(self.update.models) > 1 else {}),
             "seconds": round(self.progress.seconds, 1),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit.confidence import brief
+from vit.confidence import figure
 from vit.training.loop.metrics import MetricsReader, evaluations
 from vit.training.loop.run_folder import RUN_ID, read_json, search_of
 from vit.untrusted import is_whole
@@ -60,7 +60,7 @@ def reason_to_end(run: Path, epoch: int, before: int, accuracy: float, pictures:
         return ""
     after = f"{rung} epoch{'' if rung == 1 else 's'}"
     return (
-        f"Ended early by its search: {brief(accuracy, pictures)} after {after} is not among the best "
+        f"Ended early by its search: {figure(accuracy, pictures)} after {after} is not among the best "
         f"1/{halving.factor} of the trials at that epoch. Resume trains it to its end."
     )
 
