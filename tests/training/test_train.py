@@ -94,6 +94,7 @@ def test_split_is_evaluated_once_by_the_checkpoint_chosen_on_validation(whole: P
     facts = vit.load_checkpoint(whole / "checkpoints" / "best").facts
     assert [(r["step"], r["epoch"], r["pictures"]) for r in tests] == [(32, facts["epoch"], 8)]
     assert tests[0]["accuracy"] == facts["accuracy"]
+    assert int(tests[0]["right"], 16).bit_count() == 8 * facts["accuracy"] and len(tests[0]["split"]) == 16
     assert "accuracy" not in vit.load_checkpoint(whole / "checkpoints" / "last").facts
 
 

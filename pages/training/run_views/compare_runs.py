@@ -155,7 +155,7 @@ def _difference(test: Record, reference: Record) -> str | None:
     if test is reference:
         return None
     if not (found := paired_difference(test, reference)):
-        return "other pictures" if test.get("split") != reference.get("split") else "not recorded"
+        return "other pictures" if "split" in test and "split" in reference else "not recorded"
     middle, low, high = (f"{100 * value:+.{decimals(test['pictures'])}f}" for value in found)
     return f"{middle} ({low} to {high})"
 

@@ -349,7 +349,7 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
         summary += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, median {median} px."
     st.caption(summary)
     if few := too_few(test):
-        st.warning(few)
+        st.info(few)
     show_notes(survey.notes)
     if not validation:
         st.warning("These are too few pictures to keep any for validation. Add some: four of a class are enough.")

@@ -180,9 +180,9 @@ def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str
         complete: every rung was tried, and none is under way.
 
     >>> sentence({"probe": RungResult(0.9, 200), "lora": RungResult(0.94, 200)}, "lora")[15:]
-    '188 of 200 validation pictures right (90 to 97 %), 4 points above the linear probe. These also chose its epoch.'
-    >>> sentence({"lora": RungResult(0.494, 500, 1.42), "all": RungResult(0.49, 500, 1.4)}, "all")[67:]
-    'So few pictures cannot tell it apart from LoRA, whose loss is higher. These also chose its epoch.'
+    '188 of 200 validation pictures right (90 to 97 %), 4 points above the linear probe. They also chose its epoch.'
+    >>> sentence({"lora": RungResult(0.494, 500, 1.42), "all": RungResult(0.49, 500, 1.4)}, "all")[70:]
+    'So few pictures cannot tell it apart from LoRA, whose loss is higher. They also chose its epoch.'
     >>> sentence({"probe": RungResult(0.9, 200)}, "probe", ["lora"], complete=False)
     '**Best so far: the linear probe**, 180 of 200 validation pictures right (85 to 93 %). Still under way: LoRA.'
     """
@@ -200,7 +200,7 @@ def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str
     if higher:
         text += f". So few pictures cannot tell it apart from {' and '.join(higher)}, whose loss is higher"
     if best not in ("neighbours", "probe"):
-        text += ". These also chose its epoch"
+        text += ". They also chose its epoch"
     if not under_way:
         return f"{text}."
     return f"{text}. Still under way: {', '.join(_IN_A_SENTENCE[name] for name in under_way)}."
