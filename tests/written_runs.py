@@ -55,7 +55,7 @@ def write_run(
     (run / "about.json").write_text(json.dumps(about))
     records: list[dict[str, Any]] = [
         {"kind": "start", "step": 0, "total_steps": EPOCHS * STEPS, "steps_per_epoch": STEPS, "epochs": EPOCHS}
-        | {"validation_pictures": 10}
+        | {"validation_pictures": 10, "test_pictures": 8}
     ]
     for step in range(10, done * STEPS + 1, 10):
         records.append({"kind": "step", "step": step, "loss": 2 / step, "lr": 1e-3, "pictures_per_second": 500.0})

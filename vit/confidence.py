@@ -53,11 +53,7 @@ def paired(first: int, second: int, count: int) -> tuple[float, float, float]:
 
 
 def decimals(*pictures: int | None) -> int:
-    """Return the decimals of percentages on so many pictures each; one if a picture is a tenth of a point, or less.
-
-    >>> decimals(33), decimals(10_000), decimals(None), decimals(10_000, 33)
-    (0, 1, 1, 0)
-    """
+    """Return the decimals of percentages on so many pictures each; one if a picture is a tenth of a point, or less."""
     return min((int(not count or count >= 1000) for count in pictures), default=1)
 
 

@@ -130,7 +130,7 @@ def differing(chosen: Sequence[Run]) -> list[str]:
 def table(chosen: Sequence[Run]) -> pd.DataFrame:
     """Return a table with one row per run: status, results, and differing settings."""
     rows, settings, tests = [], differing(chosen), [final_test(run_records.figures(run).records) for run in chosen]
-    tested = [(test, name) for test, name in zip(tests, names(chosen).values(), strict=True) if test]
+    tested = list(filter(None, tests))
     for run, test, name in zip(chosen, tests, names(chosen).values(), strict=True):
         figures, best = run_records.figures(run), run_records.best_accuracy(run)
         pictures = pictures_of(figures.records, "validation")
@@ -141,19 +141,17 @@ def table(chosen: Sequence[Run]) -> pd.DataFrame:
             "Validation pictures right": None if best is None else figure(best, pictures),
             "Test accuracy [%]": test and round(100 * test["accuracy"], decimals(test.get("pictures"))),
             "Test pictures right": test and figure(test["accuracy"], test.get("pictures")),
+            **({"Test difference, 95% [points]": test and _difference(test, tested[0])} if len(tested) > 1 else {}),
             "Minutes": round(figures.seconds / 60, 1),
         }
-        if len(tested) > 1:
-            reference, against = tested[0]
-            row[f"Test, difference from {against}, 95% [points]"] = _difference(test, reference) if test else None
         rows.append(row | {label(name): run_records.setting(run, name) for name in settings})
     return pd.DataFrame(rows)
 
 
-def _difference(test: Record, reference: Record) -> str | None:
+def _difference(test: Record, reference: Record) -> str:
     """Return the difference of two tests' accuracies in points, with its 95% interval."""
     if test is reference:
-        return None
+        return "reference"
     if not (found := paired_difference(test, reference)):
         return "other pictures" if "split" in test and "split" in reference else "not recorded"
     middle, low, high = (f"{100 * value:+.{decimals(test['pictures'])}f}" for value in found)

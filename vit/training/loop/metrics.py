@@ -210,7 +210,8 @@ def paired_difference(first: Record, second: Record) -> tuple[float, float, floa
     None unless both recorded the same pictures, and which of them are right.
     """
     count, one, other = first.get("pictures", 0), *(int(record.get("right", "0"), 16) for record in (first, second))
-    if not one | other or (one | other).bit_length() > count or first.get("split") != second.get("split"):
+    same = all(first.get(key) == second.get(key) for key in ("split", "pictures"))
+    if not same or not 0 < (one | other).bit_length() <= count:
         return None
     return paired(one, other, count)
 
