@@ -181,7 +181,7 @@ def sentence(known: Mapping[str, RungResult], best: str, under_way: Sequence[str
 
     >>> sentence({"probe": RungResult(0.9, 200), "lora": RungResult(0.94, 200)}, "lora")[14:]
     '188 of 200 validation pictures right (90 to 97 %), 4 points above the linear probe. They also chose its epoch.'
-    >>> sentence({"lora": RungResult(0.494, 500, 1.42), "all": RungResult(0.49, 500, 1.4)}, "all")[70:]
+    >>> sentence({"lora": RungResult(0.494, 500, 1.42), "all": RungResult(0.49, 500, 1.4)}, "all")[71:]
     'So few pictures cannot tell it apart from LoRA, whose loss is higher. They also chose its epoch.'
     >>> sentence({"probe": RungResult(0.9, 200)}, "probe", ["lora"], complete=False)
     '**Best so far: the linear probe**, 180 of 200 validation pictures right (85 to 93 %). Still under way: LoRA.'
