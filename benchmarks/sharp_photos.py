@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 import vit
 from vit.checkpoints.abstention import is_sure
-from vit.explain.confidence import wilson
+from vit.confidence import wilson
 
 
 def share(hits: Sequence[bool]) -> str:

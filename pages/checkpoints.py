@@ -12,12 +12,21 @@ from pages.links import address, navigation, session
 from pages.links.page_links import CheckpointsLink, ExploreLink
 from pages.looking import checkpoint_list, fetching, loading
 from pages.server import access
-from pages.shared import button_actions, datasets, download_buttons, pushing, trained_models, uploaders, zip_downloads
+from pages.shared import (
+    button_actions,
+    datasets,
+    download_buttons,
+    pushing,
+    trained_models,
+    uploaders,
+    zip_downloads,
+)
 from pages.shared.escape import plain, with_code
 from vit import checkpoints
 from vit.checkpoints import manage
 from vit.checkpoints.formats import weight_files
 from vit.checkpoints.hub import models as hub
+from vit.confidence import decimals, figure, recorded
 from vit.errors import UserError
 from vit.lesson import page as lesson
 from vit.untrusted import limit_work
@@ -39,11 +48,11 @@ def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
     """Return the table of checkpoints."""
     rows = []
     for info in infos:
-        accuracy = info.facts.get("accuracy")
+        accuracy = recorded(info.facts)
         rows.append(
             {
                 "Name": hub.shortened(info.name),
-                "Test accuracy": 100 * accuracy if isinstance(accuracy, float) else None,
+                "Test accuracy": 100 * accuracy[0] if accuracy else None,
                 "Parameters": info.params / 1e6 if info.params else None,
                 "Size": info.size / 1e6,
                 "Classes": info.labels or None,
@@ -59,8 +68,9 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     """Draw the table, and return the selected checkpoint."""
     names = [info.name for info in infos]
     linked = address.read(CheckpointsLink).name
+    digits = decimals(*(found[1] for info in infos if (found := recorded(info.facts))))
     columns = {
-        "Test accuracy": st.column_config.NumberColumn(format="%.1f%%"),
+        "Test accuracy": st.column_config.NumberColumn(format=f"%.{digits}f%%"),
         "Parameters": st.column_config.NumberColumn(format="%.2f M"),
         "Size": st.column_config.NumberColumn(format="%.1f MB"),
     }
@@ -150,8 +160,8 @@ def rename(name: str) -> None:
 @st.dialog("Delete this checkpoint?")
 def confirm_deletion(info: CheckpointInfo) -> None:
     """Show what will be deleted, and ask for confirmation."""
-    accuracy = info.facts.get("accuracy")
-    right = f", {accuracy:.1%} right" if isinstance(accuracy, float) else ""
+    accuracy = recorded(info.facts)
+    right = f", {figure(*accuracy, 'test pictures right')}" if accuracy else ""
     st.markdown(f"**{plain(info.name)}** is deleted for good: {info.size / 1e6:,.1f} MB of weights{right}.")
     fetched = "/" in info.name
     st.caption("It can be fetched again." if fetched else "Runs keep their own checkpoints.")

@@ -24,8 +24,9 @@ from pages.training.run_views import (
     search_panel,
 )
 from pages.training.state import Runs
+from vit.confidence import decimals, figure
 from vit.training.engines.contract import HERE
-from vit.training.loop.metrics import Progress, best_epoch, evaluations, final_test
+from vit.training.loop.metrics import Progress, best_epoch, evaluations, final_test, pictures_of
 from vit.training.runs.registry import Run
 from vit.view import attention_snapshots
 from vit.view.chart_colours import SERIES
@@ -117,6 +118,8 @@ def list_all() -> None:
 
         drawn_settings = search_panel.drawn(linked_search(), runs) if linked_search() else []
         listed = summary(runs, drawn_settings)
+        records = [run_records.figures(run).records for run in runs]
+        validation, test = (decimals(*(pictures_of(one, name) for one in records)) for name in ("validation", "test"))
         numbers = [title for title in map(setting_names.title, drawn_settings) if listed[title].dtype.kind in "if"]
         st.dataframe(
             listed,
@@ -132,10 +135,12 @@ def list_all() -> None:
                 "Run": st.column_config.TextColumn(width=152),
                 "Status": st.column_config.TextColumn(width=92),
                 "Validation": st.column_config.NumberColumn(
-                    format="%.1f%%", width=81, help="Accuracy on validation pictures, of the best epoch so far"
+                    format=f"%.{validation}f%%",
+                    width=81,
+                    help="Accuracy on validation pictures, of the best epoch so far, which they also chose",
                 ),
                 "Test": st.column_config.NumberColumn(
-                    format="%.1f%%",
+                    format=f"%.{test}f%%",
                     width=58,
                     help="Accuracy on test pictures, measured once at the end, with the weights that validation chose",
                 ),
@@ -319,9 +324,10 @@ def show_figures(run: Run) -> None:
     details: dict[str, str] = {}
     if (best := best_epoch(figures.records)) and "accuracy" in best:
         weights = f", {best['weights']} weights" if best.get("weights") in ("raw", "averaged") else ""
-        details["Validation accuracy"] = f"{100 * best['accuracy']:.1f}% in epoch {best['epoch']}{weights}"
+        right = figure(best["accuracy"], pictures_of(figures.records, "validation"))
+        details["Validation accuracy"] = f"{right}, which also chose epoch {best['epoch']}{weights}"
     if final := final_test(figures.records):
-        details["Test accuracy"] = f"{100 * final['accuracy']:.1f}%"
+        details["Test accuracy"] = figure(final["accuracy"], final.get("pictures"))
     if steps:
         details["Loss"] = f"{steps[-1]['loss']:.3f}"
         if progress and progress.pictures_per_second:
@@ -372,6 +378,7 @@ def draw(run: Run, view: curves.View) -> None:
         curves.line("validation", held_out, second, dots=True),
     ]
     accuracy = [(record["step"] / per_epoch, 100 * record["accuracy"]) for record in epochs if "accuracy" in record]
+    pictures = pictures_of(figures.records, "validation")
     rates = [(record["step"] / per_epoch, record["lr"]) for record in steps if "lr" in record]
     left, right = st.columns(2, gap="medium")
     left.echarts_chart(
@@ -380,7 +387,7 @@ def draw(run: Run, view: curves.View) -> None:
     right.echarts_chart(
         curves.chart(
             "Validation accuracy",
-            [curves.line("validation", accuracy, first, dots=True)],
+            [curves.line("validation", accuracy, first, dots=True, pictures=pictures)],
             view=view._replace(log=False),
             percent=True,
         ),

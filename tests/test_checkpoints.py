@@ -282,7 +282,7 @@ def test_card_states_known_facts_and_what_is_unknown(tiny: ViTConfig) -> None:
     card = write_card("tiny", tiny, LABELS, facts)
     for section in ("Data", "Recipe", "Cost", "Accuracy", "Limits", "How to open it"):
         assert f"\n## {section}\n" in card
-    for words in ("93.12%", "CIFAR-10", "epochs: 40", "7,200 s", 'license: "mit"', "--checkpoint tiny"):
+    for words in ("Accuracy: 93.1%\n", "CIFAR-10", "epochs: 40", "7,200 s", 'license: "mit"', "--checkpoint tiny"):
         assert words in card
     assert card.startswith("---\n") and "Not recorded." in card
 

@@ -126,8 +126,10 @@ def test_evaluate_prints_one_document(command: Command, saved: Path, folder: Pat
 
 def test_evaluate_prints_the_same_figures_as_text(command: Command, saved: Path, folder: Path) -> None:
     arguments = ("evaluate", "--checkpoint", saved, "--data", f"folder:{folder}")
-    accuracy = json.loads(command(*arguments, "--json").out)["accuracy"]
-    assert command(*arguments).out.startswith(f"{accuracy:.2%} of 4 pictures right")
+    result = json.loads(command(*arguments, "--json").out)
+    assert result["right"] == 4 * result["accuracy"] and result["interval"][0] < result["accuracy"] + 0.01
+    low, high = (f"{100 * end:.0f}" for end in result["interval"])
+    assert command(*arguments).out.startswith(f"{result['right']} of 4 pictures right ({low} to {high} %), ")
 
 
 # --- train --------------------------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def test_runs_are_listed_and_shown(command: Command, trained: str) -> None:
     listed = command("runs")
     assert listed.status == 0
     assert listed.out.split()[:3] == [trained, "finished", "100%"]
-    assert re.search(r"validation \d+\.\d\d%, test \d+\.\d\d%", listed.out)
+    assert re.search(r"validation \d+% of \d, test \d+% of 4\b", listed.out)
     shown = command("runs", "show", trained)
     assert json.loads(shown.out[shown.out.index("{") : shown.out.rindex("}") + 1])["dim"] == 16
 

@@ -2,7 +2,9 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ def write_run(
     done: int = EPOCHS,
     probes: bool = False,
     search: str = "",
+    test: Mapping[str, Any] = MappingProxyType({}),
     **config: Any,
 ) -> str:
     """Write a run of four epochs of 50 steps, of a tiny model with five classes.
@@ -37,6 +40,7 @@ def write_run(
         outcome: "" for a run in progress.
         done: number of finished epochs.
         probes: whether the attention of each epoch is stored.
+        test: further fields of the test record.
         config: settings.
 
     Returns:
@@ -51,6 +55,7 @@ def write_run(
     (run / "about.json").write_text(json.dumps(about))
     records: list[dict[str, Any]] = [
         {"kind": "start", "step": 0, "total_steps": EPOCHS * STEPS, "steps_per_epoch": STEPS, "epochs": EPOCHS}
+        | {"validation_pictures": 10, "test_pictures": 8}
     ]
     for step in range(10, done * STEPS + 1, 10):
         records.append({"kind": "step", "step": step, "loss": 2 / step, "lr": 1e-3, "pictures_per_second": 500.0})
@@ -59,7 +64,7 @@ def write_run(
             result = {"step": step, "epoch": epoch, "accuracy": 0.5 + epoch / 10}
             records.append({"kind": "validation", "loss": 1.0} | result)
             if epoch == EPOCHS:
-                records.append({"kind": "test", "loss": 1.0} | result | {"accuracy": 0.875, "pictures": 8})
+                records.append({"kind": "test", "loss": 1.0} | result | {"accuracy": 0.875, "pictures": 8} | test)
     lines = [json.dumps(record | {"t": start + record["step"] / 10, "attempt": 0}) for record in records]
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     (run / "log.txt").write_text("Epoch 1 of 4: <b>fine</b>\n")

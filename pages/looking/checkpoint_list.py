@@ -114,7 +114,7 @@ def _trained() -> dict[str, tuple[str, Path]]:
     for model in trained_models.every():
         if model.best is None:
             continue
-        title = f"Run: {model.name}" + (f" · {model.accuracy:.1%}" if model.accuracy is not None else "")
+        title = f"Run: {model.name}" + (f" · {model.accuracy}" if model.accuracy else "")
         if any(title == others for others, _ in runs.values()):
             title += f" · {model.id}"
         runs[model.checkpoint] = title, model.best

@@ -20,7 +20,7 @@ class TrainedModel:
         name: given by its owner.
         file_name: its name in the form of a file name.
         best: folder of its best checkpoint; None before there is one.
-        accuracy: of the best checkpoint, 0 to 1; None if unknown.
+        accuracy: of the best checkpoint, for people; "" if unknown.
         data: its dataset, see `vit.data.datasets.load_dataset`.
         data_root: folder of downloaded datasets.
         snapshots: folder with the attention after each epoch, see `vit.view.attention_snapshots`; may be missing.
@@ -31,7 +31,7 @@ class TrainedModel:
     name: str
     file_name: str
     best: Path | None
-    accuracy: float | None
+    accuracy: str
     data: str
     data_root: str
     snapshots: Path

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pages.shared import trained_models
 from pages.shared.trained_models import TrainedModel
 from pages.training import run_records
+from vit.confidence import recorded, share
 from vit.training.loop import run_folder
 from vit.training.runs.registry import Run
-from vit.untrusted import is_number
 
 
 def register() -> None:
@@ -21,13 +21,14 @@ def _models() -> Sequence[TrainedModel]:
 
 def _model(run: Run) -> TrainedModel:
     facts = run_folder.read_json(run.best / "config.json").get("training") if run.best else None
-    accuracy = facts.get("accuracy", facts.get("validation_accuracy")) if isinstance(facts, dict) else None
+    facts = facts if isinstance(facts, dict) else {}
+    accuracy = recorded(facts) or recorded(facts, "validation_accuracy")
     return TrainedModel(
         run.id,
         run.name,
         run_folder.slug(run.name) or run.id,
         run.best,
-        accuracy if is_number(accuracy, 0, 1) else None,
+        share(*accuracy) if accuracy else "",
         data=str(run.config.get("data", "")),
         data_root=str(run.config.get("data_root", "data")),
         snapshots=run.folder / "probes",

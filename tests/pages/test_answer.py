@@ -57,4 +57,5 @@ def test_model_without_a_threshold_claims_none(answering: Callable[..., AppTest]
 
 def test_accuracy_is_shown_with_what_it_was_measured_on(answering: Callable[..., AppTest]) -> None:
     page = answering(accuracy=0.75, accuracy_on="40 photos (95%: 60% to 86%)")
+    assert "Test accuracy</span><b>30 of 40 (60 to 86 %)" in texts(page)
     assert "Accuracy on 40 photos (95%: 60% to 86%)." in texts(page, "caption").replace("\\", "")

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from vit.training.loop.metrics import (
     best_epoch,
     evaluations,
     final_test,
+    paired_difference,
     progress,
     read_metrics,
 )
@@ -248,6 +250,28 @@ def test_best_epoch_has_the_highest_accuracy_then_the_lowest_loss(path: Path) ->
     best = best_epoch(records)
     assert best is not None and best["epoch"] == 3
     assert final_test(records) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},  # an earlier version, or another program
+        {"right": "ff0f", "split": "x", "pictures": 16},
+        {"right": "0f", "split": "y", "pictures": 8},  # other pictures
+        {"right": "fff", "split": "x", "pictures": 8},  # damaged
+    ],
+)
+def test_only_tests_on_the_same_pictures_are_compared(other: dict[str, Any]) -> None:
+    first = {"right": "ff", "split": "x", "pictures": 8}
+    assert paired_difference(first, other) is None and paired_difference(other, first) is None
+    found = paired_difference(first, first | {"right": "0f"})
+    assert found is not None and found[0] == 0.5 and found[1] < found[0] < found[2]
+
+
+@pytest.mark.parametrize("right", ["xyz", "", "-1", "0x1", 3])
+def test_line_with_other_than_bits_is_rejected(path: Path, right: object) -> None:
+    test = {"kind": "test", "step": 20, "epoch": 1, "accuracy": 0.45, "loss": 1.1, "right": right}
+    assert final_test(followed(path, start(0), epoch(10), test).records) is None
 
 
 def test_result_belongs_to_the_epoch_chosen_by_validation(path: Path) -> None:

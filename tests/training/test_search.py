@@ -165,14 +165,14 @@ def test_trial_ends_itself_when_it_is_behind_at_a_comparison(
         write_trial(search, number, [0.5, 0.6 + number / 100, 0.7, 0.7, 0.8, 0.8, 0.8, 0.8])
     run = write_trial(search, 3, [0.1], outcome="")
     (root / "20261121-000009-other-aaaa").mkdir()
-    reason = reason_to_end(run, epoch, before, accuracy)
+    reason = reason_to_end(run, epoch, before, accuracy, 40)
     assert bool(reason) == ends
     if epoch == 2 and ends:
-        assert "20.0% after 2 epochs is not among the best 1/2 of the trials" in reason
+        assert "20% of 40 after 2 epochs is not among the best 1/2 of the trials" in reason
     about = json.loads((run / "about.json").read_text())
     for halving in (None, {"first": 2, "factor": 1}, {"first": "2"}, [2, 2]):
         (run / "about.json").write_text(json.dumps(about | {"halving": halving}))
-        assert not reason_to_end(run, epoch, before, accuracy)
+        assert not reason_to_end(run, epoch, before, accuracy, 40)
 
 
 def test_siblings_that_are_damaged_or_behind_do_not_count(root: Path) -> None:
@@ -181,7 +181,7 @@ def test_siblings_that_are_damaged_or_behind_do_not_count(root: Path) -> None:
     write_trial(search, 1, [0.9], outcome="")
     (write_trial(search, 2, [0.9, 0.9]) / "metrics.jsonl").write_text("{}\nx")
     write_trial(write_search(root, "20261121-000001-other-0000"), 3, [0.9, 0.9])
-    assert not reason_to_end(run, 2, 1, 0.1)
+    assert not reason_to_end(run, 2, 1, 0.1, 40)
 
 
 @pytest.mark.slow

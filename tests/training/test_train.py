@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,10 @@ def test_card_states_the_accuracy_that_evaluation_prints(whole: Path, folder: Pa
     checkpoint = vit.load_checkpoint(whole / "checkpoints" / "best")
     assert evaluate_checkpoint(checkpoint, f"folder:{folder}").accuracy == checkpoint.facts["accuracy"]
     assert "8 test pictures, evaluated once" in checkpoint.facts["accuracy_on"]
-    assert f"Accuracy: {checkpoint.facts['accuracy']:.2%}" in checkpoint.card
+    right = round(8 * checkpoint.facts["accuracy"])
+    assert re.search(rf"\n- Accuracy: {right} of 8 \(\d+ to \d+ %\)\n", checkpoint.card)
+    assert re.search(r"\n- Validation accuracy: \d of 8 \(\d+ to \d+ %\)\n", checkpoint.card)
+    assert "Validation accuracy on: 8 validation pictures, which also chose the epoch\n" in checkpoint.card
 
 
 def test_card_names_the_data_without_its_path(whole: Path, folder: Path) -> None:
@@ -90,6 +94,7 @@ def test_split_is_evaluated_once_by_the_checkpoint_chosen_on_validation(whole: P
     facts = vit.load_checkpoint(whole / "checkpoints" / "best").facts
     assert [(r["step"], r["epoch"], r["pictures"]) for r in tests] == [(32, facts["epoch"], 8)]
     assert tests[0]["accuracy"] == facts["accuracy"]
+    assert int(tests[0]["right"], 16).bit_count() == 8 * facts["accuracy"] and len(tests[0]["split"]) == 16
     assert "accuracy" not in vit.load_checkpoint(whole / "checkpoints" / "last").facts
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from vit.checkpoints.families import huggingface
 from vit.checkpoints.formats.json_documents import dump_json
+from vit.confidence import figure, recorded, share
 from vit.model.config import ViTConfig
 
 
@@ -19,8 +20,8 @@ _SECTIONS = (
     _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
     _Section("Cost", ("hardware", "time", "seconds")),
     _Section("Accuracy", (
-        "accuracy", "accuracy_on", "balanced_accuracy", "validation_accuracy", "cross_validated_accuracy", "weights",
-        "temperature", "sure_from", "sure_on",
+        "accuracy", "accuracy_on", "balanced_accuracy", "validation_accuracy", "validation_accuracy_on",
+        "cross_validated_accuracy", "weights", "temperature", "sure_from", "sure_on",
     )),
     _Section("Limits", ("limits", "assumed")),
 )  # fmt: skip
@@ -38,9 +39,9 @@ def write_card(
     """Return the README.md of a checkpoint.
 
     Args:
-        facts: `accuracy` (on test pictures, share from 0 to 1) and `accuracy_on`, `validation_accuracy`, `data`,
-            `recipe`, `hardware`, `time` (text, or seconds), `limits`, `license`, `params` and any other recorded fact.
-            A mapping becomes a list.
+        facts: `accuracy` (on test pictures, share from 0 to 1) and `accuracy_on` ("33 test pictures"),
+            `validation_accuracy` and `validation_accuracy_on`, `data`, `recipe`, `hardware`, `time` (text, or seconds),
+            `limits`, `license`, `params` and any other recorded fact. A mapping becomes a list.
         how_to_open: lines of the last section; None for a checkpoint in our own format.
         metadata: YAML for the Hub; None to derive it from the licence and accuracy in `facts`.
     """
@@ -60,11 +61,11 @@ def write_card(
     stated = set(_MEASURED) | {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
     others = {key: value for key, value in facts.items() if key not in stated}
     for section in _SECTIONS:
-        recorded = {key: facts[key] for key in section.facts if facts.get(key) is not None}
+        stated_here = {key: facts[key] for key in section.facts if facts.get(key) is not None}
         lines += ["", f"## {section.title}", ""]
-        lines += [_stated(key, value) for key, value in recorded.items()] or ["Not recorded."]
+        lines += [_stated(key, value, facts) for key, value in stated_here.items()] or ["Not recorded."]
         if section.title == "Recipe":
-            lines += [_stated(key, value) for key, value in others.items()]
+            lines += [_stated(key, value, facts) for key, value in others.items()]
     for key in _MEASURED:
         if isinstance(facts.get(key), list):
             lines += ["", f"## {key.capitalize()}", "", *map(str, facts[key])]
@@ -82,12 +83,15 @@ def renamed(card: str, name: str, new: str) -> str:
     return stated.sub(lambda found: found.group(1) + new, card)
 
 
-def _stated(key: str, value: object) -> str:
+def _stated(key: str, value: object, facts: Mapping[str, Any]) -> str:
     title = "Time" if key == "seconds" else key.replace("_", " ").capitalize()
     if isinstance(value, Mapping):
         return "\n".join([f"- {title}:", *(f"  - {k}: {v}" for k, v in value.items())])
-    if key in ("accuracy", "balanced_accuracy", "validation_accuracy") and isinstance(value, int | float):
-        return f"- {title}: {value:.2%}"
+    if key in ("accuracy", "validation_accuracy") and (measured := recorded(facts, key)):
+        return f"- {title}: {figure(*measured)}"
+    if key == "balanced_accuracy" and isinstance(value, int | float):
+        measured = recorded(facts)
+        return f"- {title}: {share(value, measured and measured[1])}"
     if key in ("time", "seconds") and isinstance(value, int | float):
         return f"- {title}: {value:,.0f} s"
     return f"- {title}: {value}"

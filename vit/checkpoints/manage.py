@@ -34,6 +34,7 @@ from vit.checkpoints.formats.weight_files import MAX_TEXT, SAVE, SUFFIXES, weigh
 from vit.checkpoints.label_files import holds_labels
 from vit.checkpoints.load import summarise
 from vit.checkpoints.save import save_checkpoint
+from vit.confidence import figure
 from vit.errors import InvalidCheckpoint, UserError
 from vit.files import remove_folder, replaced
 from vit.paths import checkpoints_folder, is_hub_link
@@ -176,9 +177,8 @@ def save_with_classes(checkpoint: Checkpoint, name: str, root: Path | None = Non
         **{key: value for key, value in checkpoint.facts.items() if key == "license"},
         "data": custom.facts.get("data", ""),
     }
-    if custom.accuracy is not None and custom.interval is not None:
-        low, high = custom.interval
-        facts["cross_validated_accuracy"] = f"{custom.accuracy:.1%} (95% interval {low:.1%} to {high:.1%})"
+    if custom.accuracy is not None:
+        facts["cross_validated_accuracy"] = figure(custom.accuracy, custom.facts.get("pictures"), "pictures")
     with _new_folder(name, root) as folder:
         save_checkpoint(folder, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts)
         _rename_card(folder, folder.name, name)

@@ -7,6 +7,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.custom_classes import CustomClasses
 from vit.checkpoints.load import load_checkpoint
 from vit.cli.pictures import preprocess_of_size, read_picture
+from vit.confidence import figure
 from vit.errors import InvalidConfig
 from vit.explain.classes import examples, similarity, text
 
@@ -63,10 +64,7 @@ def _class_by_similarity(checkpoint: Checkpoint, options: argparse.Namespace) ->
 
 def _accuracy_sentence(custom: CustomClasses) -> str:
     """Return a sentence about the estimated accuracy of classes learnt from examples."""
-    if custom.accuracy is None or custom.interval is None:
+    if custom.accuracy is None:
         return f"Classes by {custom.source}. A class with a single picture leaves none to test on."
-    low, high = custom.interval
-    return (
-        f"Classes by {custom.source}: right about {custom.accuracy:.1%} of pictures held out "
-        f"(95% interval {low:.1%} to {high:.1%})."
-    )
+    right = figure(custom.accuracy, custom.facts.get("pictures"), "pictures right when held out")
+    return f"Classes by {custom.source}: {right}."

@@ -9,6 +9,7 @@ from contextlib import closing, redirect_stdout
 from pathlib import Path
 
 from vit.cli.training import merged_settings
+from vit.confidence import CHOSE_EPOCH, figure
 from vit.errors import InvalidConfig
 from vit.paths import runs_folder
 from vit.progress import progress_bar
@@ -56,6 +57,8 @@ def run_ladder(options: argparse.Namespace) -> None:
         return
     best = ladder.recommended(results.items())
     print(f"\nRecommended: {RUNGS[best].title}. {RUNGS[best].sentence}")
+    if models:
+        print(f"All figures are of validation pictures, {CHOSE_EPOCH} of each training.")
     if best in models:
         print(f"The model: {models[best] / 'checkpoints' / 'best'}")
     elif RUNGS[best].settings:
@@ -81,4 +84,5 @@ def _print(
         facts = {"rung": name, "accuracy": result.accuracy, "interval": [low, high], "pictures": result.pictures}
         print(json.dumps(facts | {"seconds": round(seconds, 1), "run": model and str(model)}), flush=True)
         return
-    print(f"{RUNGS[name].title:<20} {result.accuracy:6.1%}  {low:.1%} to {high:.1%}  {seconds:6.0f} s", flush=True)
+    right = figure(result.accuracy, result.pictures)
+    print(f"{RUNGS[name].title:<20} {right:<36} {seconds:6.0f} s", flush=True)

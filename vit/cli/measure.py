@@ -11,6 +11,7 @@ from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import check_card, record_facts
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
+from vit.confidence import figure, share, wilson
 from vit.errors import InvalidConfig, UserError
 from vit.explain import features, head_census, method_ranking
 from vit.progress import pictures_bar
@@ -41,11 +42,13 @@ def run_evaluate(options: argparse.Namespace) -> None:
         )
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}
-        print(json.dumps(facts | result._asdict()))
+        right = round(result.accuracy * result.pictures)
+        print(json.dumps(facts | result._asdict() | {"right": right, "interval": wilson(right, result.pictures)}))
     else:
+        balanced = share(result.balanced or 0.0, result.pictures)
         print(
-            f"{result.accuracy:.2%} of {result.pictures:,} pictures right ({result.balanced:.2%} in the mean over the "
-            f"classes), loss {result.loss:.4f}"
+            f"{figure(result.accuracy, result.pictures, 'pictures right')}, {balanced} in the mean over the classes, "
+            f"loss {result.loss:.4f}"
         )
         if result.remark:
             print(result.remark)

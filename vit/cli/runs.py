@@ -4,8 +4,9 @@ import argparse
 import json
 from typing import Any
 
+from vit.confidence import figure
 from vit.errors import UserError
-from vit.training.loop.metrics import MetricsReader, final_test, progress
+from vit.training.loop.metrics import MetricsReader, final_test, pictures_of, progress
 from vit.training.runs import control, registry
 
 
@@ -54,8 +55,10 @@ def _line(run: Any) -> str:
     reader = MetricsReader(run.folder / "metrics.jsonl")
     reader.update()
     done = progress(reader.records)
-    accuracy = f"validation {done.accuracy:.2%}" if done and done.accuracy is not None else "-"
+    accuracy = "-"
+    if done and done.accuracy is not None:
+        accuracy = f"validation {figure(done.accuracy, pictures_of(reader.records, 'validation'))}"
     if final := final_test(reader.records):
-        accuracy += f", test {final['accuracy']:.2%}"
+        accuracy += f", test {figure(final['accuracy'], final.get('pictures'))}"
     share = f"{done.share:.0%}" if done else "0%"
-    return f"{run.id:<44} {run.status:<11} {share:>4} {accuracy:<31}  {run.reason}".rstrip()
+    return f"{run.id:<44} {run.status:<11} {share:>4} {accuracy:<56}  {run.reason}".rstrip()

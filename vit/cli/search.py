@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
+from vit.confidence import CHOSE_EPOCH, figure
 from vit.errors import InvalidConfig, UserError
 from vit.training.engines.contract import HERE
-from vit.training.loop.metrics import MetricsReader, Record, best_epoch, evaluations, final_test
+from vit.training.loop.metrics import MetricsReader, Record, best_epoch, evaluations, final_test, pictures_of
 from vit.training.loop.presets import PRESETS, train_config
 from vit.training.runs.launch_checks import devices_of_setting
 from vit.training.runs.registry import Run, list_runs
@@ -124,12 +125,12 @@ def _follow(search: Search) -> None:
 def _line(search: Search, number: int, run: Run) -> str:
     records = _records(run)
     best, epochs = best_epoch(records), evaluations(records)
-    accuracy = f"{best['accuracy']:.1%}" if best else "-"
+    accuracy = figure(best["accuracy"], pictures_of(records, "validation")) if best else "-"
     drawn = space.format_settings({name: run.config.get(name) for name in search.plan.space})
     width = len(str(search.plan.trials))
     last = epochs[-1]["epoch"] if epochs else 0
     trained = f"{last} epoch{'' if last == 1 else 's'}"
-    return f"{number + 1:>{width}}/{search.plan.trials} {accuracy:>7}  {_ENDS[run.status]:<11} {trained:>10}  {drawn}"
+    return f"{number + 1:>{width}}/{search.plan.trials} {accuracy:>22}  {_ENDS[run.status]:<11} {trained:>10}  {drawn}"
 
 
 def _print_best(trials: dict[int, Run]) -> None:
@@ -139,9 +140,11 @@ def _print_best(trials: dict[int, Run]) -> None:
         return
     accuracy, number = max(reached, key=lambda one: (one[0], -one[1]))
     run = trials[number]
-    test = final_test(_records(run))
-    tested = f", {test['accuracy']:.2%} of test pictures" if test else ""
-    print(f"Best: trial {number + 1}, {accuracy:.2%} of validation pictures right{tested}.")
+    records = _records(run)
+    right = figure(accuracy, pictures_of(records, "validation"), "validation pictures right")
+    print(f"Best: trial {number + 1}, {right}, {CHOSE_EPOCH} and the trial.")
+    if test := final_test(records):
+        print(f"{figure(test['accuracy'], test.get('pictures'), 'test pictures right')}.")
     print(f"The model: {run.folder / 'checkpoints' / 'best'}")
     print(f"Its settings: python -m vit train --config {run.folder / 'config.json'}")
 

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from vit.confidence import CHOSE_EPOCH, figure, too_few
 from vit.data.folders import is_packed, list_files
 from vit.errors import InvalidConfig
 from vit.paths import runs_folder
@@ -59,9 +60,10 @@ def run_train(options: argparse.Namespace) -> None:
     if reason := read_json(run / "outcome.json").get("reason"):
         print(f"{reason} --resume {run}")
     if result.validation:
-        print(f"{result.validation.accuracy:.2%} of {result.validation.pictures:,} validation pictures right.")
+        right = figure(result.validation.accuracy, result.validation.pictures, "validation pictures right")
+        print(f"{right}, {CHOSE_EPOCH}.")
     if result.test:
-        print(f"{result.test.accuracy:.2%} of {result.test.pictures:,} test pictures right.")
+        print(f"{figure(result.test.accuracy, result.test.pictures, 'test pictures right')}.")
     if result.validation:
         print(f"The model: {run / 'checkpoints' / 'best'}")
 
@@ -84,6 +86,8 @@ def _show_classes(folder: Path) -> None:
     shown = [f"{name} {counts[label]:,}" for label, name in enumerate(files.classes[:_SHOWN_CLASSES])]
     more = ", …" if len(files.classes) > len(shown) else ""
     print(f"{len(files.classes):,} classes, with pictures: {', '.join(shown)}{more}", flush=True)
+    if few := too_few(len(files.test)):
+        print(few, flush=True)
 
 
 def _launch(config: TrainConfig, options: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ from pages.server.uploaded_pictures import Upload
 from pages.shared import button_actions, datasets, long_passes
 from pages.shared.escape import with_code
 from vit.checkpoints import manage
+from vit.confidence import figure
 from vit.data import datasets as vit_datasets
 from vit.errors import UserError
 from vit.explain import features, head_census
@@ -253,14 +254,11 @@ def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
 
 def _show_accuracy(checkpoint: Checkpoint, custom: CustomClasses, prefix: str) -> None:
     """Show the accuracy of classes from examples, and a form that saves them as a checkpoint."""
-    if custom.accuracy is None or custom.interval is None:
+    if custom.accuracy is None:
         st.caption("A group with a single picture leaves none to test on. Add more to measure the accuracy.")
     else:
-        low, high = custom.interval
-        st.caption(
-            f"Accuracy on held-out examples: **{custom.accuracy:.1%}** (95% interval {low:.1%} to {high:.1%}); "
-            f"a guess reaches {1 / len(custom.names):.1%}."
-        )
+        right = figure(custom.accuracy, custom.facts.get("pictures"), "examples right when held out")
+        st.caption(f"{right}, with 95% confidence; a guess reaches {1 / len(custom.names):.0%}.")
     if not access.may_train() or prefix:
         return
     button_actions.show_outcome()  # why the probe was not saved

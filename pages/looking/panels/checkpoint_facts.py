@@ -11,6 +11,7 @@ import streamlit as st
 from pages.shared import bars
 from pages.shared.escape import plain, with_code
 from vit.checkpoints import convert, manage
+from vit.confidence import figure, recorded
 
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint, CheckpointInfo
@@ -36,12 +37,11 @@ def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
     }
     if info.family and info.family != "saved":
         rows["File from"] = info.family
-    if isinstance(facts.get("accuracy"), float):
-        rows["Test accuracy"] = f"{facts['accuracy']:.1%}"
-    elif isinstance(facts.get("validation_accuracy"), float):
-        rows["Validation accuracy"] = f"{facts['validation_accuracy']:.1%}"
+    key = "accuracy" if recorded(facts) else "validation_accuracy"
+    if measured := recorded(facts, key):
+        rows["Test accuracy" if key == "accuracy" else "Validation accuracy"] = figure(*measured)
     st.html(bars.facts(rows))
-    if isinstance(measured_on := facts.get("accuracy_on"), str):
+    if isinstance(measured_on := facts.get(f"{key}_on"), str):
         st.caption(plain(f"Accuracy on {measured_on[:300]}."))
     if 0 < len(checkpoint.labels) <= NAMED_CLASSES and "labels" not in checkpoint.assumed:
         st.caption(f"Its classes: {', '.join(plain(label) for label in checkpoint.labels)}.")

@@ -11,8 +11,9 @@ from pages.links import link_controls
 from pages.training import run_records
 from pages.training.run_views import curves, run_actions
 from pages.training.setting_names import label
+from vit.confidence import decimals, figure
 from vit.exports import tables
-from vit.training.loop.metrics import evaluations
+from vit.training.loop.metrics import Record, evaluations, final_test, paired_difference, pictures_of
 from vit.training.runs.registry import Run
 from vit.view.chart_colours import SERIES
 
@@ -89,7 +90,8 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
 
         epochs, steps = evaluations(figures.records), figures.records.get("step", [])
         reached = [(at(record), 100 * record["accuracy"]) for record in epochs if "accuracy" in record]
-        accuracy.append(curves.line(label_of[run.id], reached, color, dots=True))
+        pictures = pictures_of(figures.records, "validation")
+        accuracy.append(curves.line(label_of[run.id], reached, color, dots=True, pictures=pictures))
         losses = [(at(record), record["loss"]) for record in steps]
         loss.append(curves.line(label_of[run.id], curves.smooth(losses, view.smoothing), color))
     left, right = st.columns(2, gap="medium")
@@ -127,22 +129,33 @@ def differing(chosen: Sequence[Run]) -> list[str]:
 
 def table(chosen: Sequence[Run]) -> pd.DataFrame:
     """Return a table with one row per run: status, results, and differing settings."""
-    rows, settings = [], differing(chosen)
-    for run, name in zip(chosen, names(chosen).values(), strict=True):
-        figures, best, test = (
-            run_records.figures(run),
-            run_records.best_accuracy(run),
-            run_records.test_accuracy(run),
-        )
+    rows, settings, tests = [], differing(chosen), [final_test(run_records.figures(run).records) for run in chosen]
+    tested = list(filter(None, tests))
+    for run, test, name in zip(chosen, tests, names(chosen).values(), strict=True):
+        figures, best = run_records.figures(run), run_records.best_accuracy(run)
+        pictures = pictures_of(figures.records, "validation")
         row = {
             "Run": name,
             "Status": run_records.STATUS[run.status],
-            "Validation accuracy [%]": None if best is None else round(100 * best, 2),
-            "Test accuracy [%]": None if test is None else round(100 * test, 2),
+            "Validation accuracy [%]": None if best is None else round(100 * best, decimals(pictures)),
+            "Validation pictures right": None if best is None else figure(best, pictures),
+            "Test accuracy [%]": test and round(100 * test["accuracy"], decimals(test.get("pictures"))),
+            "Test pictures right": test and figure(test["accuracy"], test.get("pictures")),
+            **({"Test difference, 95% [points]": test and _difference(test, tested[0])} if len(tested) > 1 else {}),
             "Minutes": round(figures.seconds / 60, 1),
         }
         rows.append(row | {label(name): run_records.setting(run, name) for name in settings})
     return pd.DataFrame(rows)
+
+
+def _difference(test: Record, reference: Record) -> str:
+    """Return the difference of two tests' accuracies in points, with its 95% interval."""
+    if test is reference:
+        return "reference"
+    if not (found := paired_difference(test, reference)):
+        return "other pictures" if "split" in test and "split" in reference else "not recorded"
+    middle, low, high = (f"{100 * value:+.{decimals(test['pictures'])}f}" for value in found)
+    return f"{middle} ({low} to {high})"
 
 
 def differences(chosen: Sequence[Run]) -> None:

@@ -9,6 +9,7 @@ import streamlit as st
 
 from pages.links import address, link_controls
 from pages.links.page_links import RunsLink
+from vit.confidence import decimals
 
 POINTS = 1000  # maximum per trace
 HEIGHT = 280  # height of a chart [px]
@@ -124,8 +125,11 @@ def controls(longest: int, unit: str = "epochs") -> View:
     return linked
 
 
-def line(name: str, points: Points, color: str, *, faint: bool = False, dots: bool = False) -> dict[str, Any]:
-    """Return the series of a trace; `faint` for unsmoothed data in the background."""
+def line(
+    name: str, points: Points, color: str, *, faint: bool = False, dots: bool = False, pictures: int | None = None
+) -> dict[str, Any]:
+    """Return the series of a trace; `faint` for unsmoothed data in the background, `pictures` of an accuracy [%]."""
+    hover = {"valueFormatter": f"%.{decimals(pictures)}f%% of {pictures:,}"} if pictures else {}
     return {
         "name": name,
         "type": "line",
@@ -136,7 +140,7 @@ def line(name: str, points: Points, color: str, *, faint: bool = False, dots: bo
         "itemStyle": {"color": color},
         "lineStyle": {"color": color, "width": 1 if faint else 2, "opacity": 0.3 if faint else 1},
         "emphasis": {"disabled": True},
-        "tooltip": {"show": not faint},
+        "tooltip": {"show": not faint} | hover,
     }
 
 

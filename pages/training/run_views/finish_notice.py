@@ -9,6 +9,8 @@ from pages.links import session
 from pages.shared.escape import plain
 from pages.training import run_records
 from pages.training.state import Runs
+from vit.confidence import figure
+from vit.training.loop.metrics import pictures_of
 from vit.training.runs.registry import Run
 
 _HERE = Path(__file__).parent
@@ -31,8 +33,8 @@ def show(every: list[Run]) -> None:
         # A search ends many trials early, so these are not announced.
         ended_here = run.id in state.alive and not run.alive and run.status != "pruned"
         if run.alive or ended_here:
-            best = run_records.best_accuracy(run)
-            accuracy = "" if best is None else f"{best:.1%}"
+            best, pictures = run_records.best_accuracy(run), pictures_of(run_records.figures(run).records, "validation")
+            accuracy = "" if best is None else figure(best, pictures, "validation pictures")
             notices.append(
                 {"id": run.id, "name": run.name, "status": run_records.STATUS[run.status], "accuracy": accuracy}
             )

@@ -18,6 +18,7 @@ from pages.server import access
 from pages.shared import datasets, pushing, zip_downloads
 from pages.shared.escape import visible, with_code
 from pages.training.run_views import run_actions
+from vit.confidence import figure, share
 from vit.errors import UserError
 from vit.exports import tables
 from vit.images.encode import data_url, encode_image
@@ -114,7 +115,8 @@ def _show_report(run: registry.Run) -> None:
         return
     total = int(report.confusion.sum())
     balanced = report.per_class[report.confusion.sum(1) > 0].mean()
-    st.caption(f"{report.accuracy:.2%} of {total:,} test pictures right; {balanced:.2%} in the mean over the classes.")
+    said = figure(report.accuracy, total, "test pictures right")
+    st.caption(f"{said}, with 95% confidence; {share(balanced, total)} in the mean over the classes.")
     weights = run.folder / "checkpoints" / "best" / "model.safetensors"
     if weights.exists() and _hash(str(weights), weights.stat().st_mtime_ns) != report.checkpoint:
         st.caption("These are figures of earlier weights: the run has found better ones since.")
@@ -145,7 +147,7 @@ def _confusion(report: error_report.Report) -> None:
             zmin=0,
             zmax=100,
             texttemplate="%{text}" if len(names) <= 12 else None,
-            hovertemplate="%{y} taken for %{x}: %{text} pictures, %{z:.1f}%<extra></extra>",
+            hovertemplate="%{y} taken for %{x}: %{text} pictures, %{z:.0f}%<extra></extra>",
             colorbar={"ticksuffix": "%", "thickness": 10},
         )
     )
@@ -159,14 +161,15 @@ def _confusion(report: error_report.Report) -> None:
 def _per_class(report: error_report.Report) -> None:
     """Draw a table with the accuracy of each class, lowest first."""
     rows: list[dict[str, Any]] = []
-    for name, share, count in zip(report.classes, report.per_class, report.confusion.sum(1), strict=True):
+    for name, right, count in zip(report.classes, report.per_class, report.confusion.sum(1), strict=True):
         if count:
-            rows.append({"Class": name, "Accuracy": float(share), "Pictures": int(count)})
+            row = {"Class": name, "Accuracy": 100 * float(right), "Pictures": int(count)}
+            rows.append(row | {"Right": figure(float(right), int(count))})
     st.dataframe(
         pd.DataFrame(rows).sort_values("Accuracy"),
         hide_index=True,
         height=min(420, 38 + 35 * len(rows)),
-        column_config={"Accuracy": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1)},
+        column_config={"Accuracy": st.column_config.ProgressColumn(format="%.0f%%", min_value=0, max_value=100)},
         key="per class",
         alt="Accuracy of each class",
     )

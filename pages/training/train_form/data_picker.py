@@ -17,6 +17,7 @@ from pages.shared import button_actions, datasets, job_progress, uploaders
 from pages.shared.escape import plain, with_code
 from pages.training.state import Train
 from pages.training.train_form import class_names
+from vit.confidence import too_few
 from vit.data import catalog, downloads, folders
 from vit.data import survey as surveys
 from vit.data.archives import import_archive
@@ -347,6 +348,8 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
         smallest, median, largest = ("{} × {}".format(*size) for size in survey.sizes)
         summary += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, median {median} px."
     st.caption(summary)
+    if few := too_few(test):
+        st.info(few)
     show_notes(survey.notes)
     if not validation:
         st.warning("These are too few pictures to keep any for validation. Add some: four of a class are enough.")

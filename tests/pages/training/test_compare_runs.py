@@ -2,11 +2,14 @@
 
 import csv
 import io
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pytest
 
 from pages.training.run_views.compare_runs import to_csv
 from tests.pages.runs_page import option, show
@@ -21,6 +24,25 @@ def test_runs_are_compared_by_differing_settings(write: Callable[..., str]) -> N
     assert {trace["name"] for trace in option(page, "compared accuracy")["series"]} == {"Slow", "Fast"}
 
 
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ({"accuracy": 7 / 8, "right": "7f", "split": "x"}, r"[+-]25 \([+-]\d+ to [+-]\d+\)"),
+        ({"accuracy": 7 / 8, "right": "7f", "split": "y"}, "other pictures"),
+        ({"accuracy": 7 / 8}, "not recorded"),  # an earlier version
+    ],
+)
+def test_tests_on_the_same_pictures_have_a_paired_difference(
+    write: Callable[..., str], other: dict[str, Any], difference: str
+) -> None:
+    some = write("Some", test={"accuracy": 5 / 8, "right": "1f", "split": "x"})
+    table = show(some, write("Other", test=other)).dataframe[1].value.set_index("Run")
+    assert dict(table["Test pictures right"]) == {"Some": "5 of 8 (31 to 86 %)", "Other": "7 of 8 (53 to 98 %)"}
+    assert dict(table["Test accuracy [%]"]) == {"Some": 62, "Other": 88}
+    (shown,) = set(table["Test difference, 95% [points]"]) - {"reference"}
+    assert re.fullmatch(difference, shown)
+
+
 def test_settings_derived_from_a_size_are_compared_by_value(write: Callable[..., str]) -> None:
     chosen = write("Tutorial", size="tintn"), write("Given", size="shapes", dim=96, heads=4), write("Shapes")
     table = show(*chosen).dataframe[1].value.set_index("Run")
@@ -33,7 +55,7 @@ def test_settings_derived_from_a_size_are_compared_by_value(write: Callable[...,
 def test_unknown_value_is_no_difference(write: Callable[..., str], folder: Path) -> None:
     known, begun = write("Known"), write("Begun", lr=0.5, outcome="stopped", done=0)
     shutil.rmtree(folder / begun / "checkpoints")
-    assert list(show(known, begun).dataframe[1].value.columns[5:]) == ["Learning rate, AdamW"]
+    assert list(show(known, begun).dataframe[1].value.columns[7:]) == ["Learning rate, AdamW"]
     deep = write("Deep", depth=6)
     assert show(deep, begun).dataframe[1].value.set_index("Run")["Blocks"]["Deep"] == 6
 

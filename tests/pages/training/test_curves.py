@@ -1,5 +1,6 @@
 """Curves on page Runs, without a browser: their zoom, scale and smoothing, and links to them."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,12 @@ def test_link_opens_a_run_with_its_curves(write: Callable[..., str]) -> None:
     series = {trace["name"]: trace["data"] for trace in option(page, "accuracy")["series"]}
     assert series["validation"] == [[1, 60], [2, 70], [3, 80], [4, 90]]
     said = texts(page)
-    assert "Validation accuracy</span><b>90.0% in epoch 4<" in said and "Test accuracy</span><b>87.5%<" in said
+    assert "Validation accuracy</span><b>9 of 10 (60 to 98 %), which also chose epoch 4<" in said
+    assert "Test accuracy</span><b>7 of 8 (53 to 98 %)<" in said
+    [trace] = option(page, "accuracy")["series"]
+    assert trace["tooltip"]["valueFormatter"] == "%.0f%% of 10"
+    columns = json.loads(page.dataframe[0].proto.columns)
+    assert {columns[name]["type_config"]["format"] for name in ("Validation", "Test")} == {"%.0f%%"}
 
 
 def test_zoom_and_scale_are_kept(write: Callable[..., str]) -> None:

@@ -485,3 +485,16 @@ sys.exit("torch" in sys.modules)
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
         == 0
     )
+
+
+def test_results_say_their_pictures_and_interval(write: Callable[..., str], folder: Path) -> None:
+    name = write("First", data="shapes")
+    none, empty = np.zeros(0, np.int64), np.zeros((0, 1, 1, 3), np.uint8)
+    confusion = np.array([[2, 1], [7, 23]])
+    report = error_report.Report("", ("cat", "dog"), confusion, none, empty, empty, none, none, none.astype(np.float32))
+    error_report.save(report, folder / name / error_report.FILE)
+    page = show(name, view="results")
+    assert not page.error
+    assert "25 of 33 test pictures right (59 to 87 %), with 95% confidence; 72% in the mean" in texts(page)
+    table = page.dataframe[1].value.set_index("Class")
+    assert dict(table["Right"]) == {"cat": "2 of 3 (21 to 94 %)", "dog": "23 of 30 (59 to 88 %)"}

@@ -11,10 +11,10 @@ from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.custom_classes import CustomClasses
+from vit.confidence import wilson
 from vit.data.datasets import load_dataset
 from vit.devices import restored_device
 from vit.errors import InvalidDataset, UserError
-from vit.explain.confidence import wilson
 from vit.explain.features import Features, features_of, pooled_features
 from vit.explain.head_census import batch_size
 from vit.model.classification_heads import NeighbourHead

@@ -47,16 +47,21 @@ class ClassCounts:
 
     Args:
         classes: number of classes.
+
+    Attributes:
+        bits: "1" for each picture that is right, "0" for the others.
     """
 
     def __init__(self, classes: int):
-        self._right, self._all = torch.zeros(classes), torch.zeros(classes)
+        self._right, self._all, self.bits = torch.zeros(classes), torch.zeros(classes), ""
 
     def add(self, labels: Tensor, logits: Tensor) -> None:
         """Add a batch: labels (B,) and logits (B, C)."""
         labels = labels.cpu()
+        right = logits.argmax(1).cpu() == labels
         self._all += labels.bincount(minlength=len(self._all))
-        self._right += labels[logits.argmax(1).cpu() == labels].bincount(minlength=len(self._all))
+        self._right += labels[right].bincount(minlength=len(self._all))
+        self.bits += "".join(map(str, right.int().tolist()))
 
     def balanced(self) -> float:
         """Return the mean, over the classes that have pictures, of the share of right answers."""

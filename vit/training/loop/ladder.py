@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from vit.explain.confidence import wilson
+from vit.confidence import wilson
 from vit.training.loop.config import BACKBONE, TrainConfig
 
 

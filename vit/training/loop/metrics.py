@@ -11,7 +11,8 @@ Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, incr
                 seconds (of training so far); with averaged weights also which weights were better, weights ("raw" or
                 "averaged"), raw_accuracy, averaged_accuracy; from foreign training loops either accuracy or loss
                 may be missing
-    test        once, for the epoch with the best validation: epoch, accuracy, loss, pictures
+    test        once, for the epoch with the best validation: epoch, accuracy, loss, pictures, right (hexadecimal; the
+                bits, highest first, say which of the pictures are right), split (a hash of data and labels)
     note        text
 """
 
@@ -19,11 +20,13 @@ import bisect
 import json
 import math
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vit.confidence import paired
 from vit.untrusted import Unreadable, is_number, is_text, is_whole, parse_json, read_bytes
 
 Record = dict[str, Any]
@@ -58,7 +61,11 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "epoch": partial(is_whole, least=0),
     "batch_size": is_whole,
     "train_pictures": is_whole,
+    "validation_pictures": is_whole,
     "test_pictures": is_whole,
+    "pictures": is_whole,
+    "right": lambda value: is_text(value) and bool(re.fullmatch("[0-9a-f]+", value)),
+    "split": is_text,
     "params": is_whole,
     "classes": _are_texts,
     "loss": is_number,
@@ -189,6 +196,24 @@ def final_test(records: dict[str, list[Record]]) -> Record | None:
     """Return the test record; None before the end of the run."""
     tests = records.get("test")
     return tests[-1] if tests else None
+
+
+def pictures_of(records: dict[str, list[Record]], split: str) -> int | None:
+    """Return the number of pictures of "validation" or "test"; None if not recorded, as by foreign training loops."""
+    start = records.get("start")
+    return start[-1].get(f"{split}_pictures") if start else None
+
+
+def paired_difference(first: Record, second: Record) -> tuple[float, float, float] | None:
+    """Return the difference of two tests' accuracies with its 95% interval, see `vit.confidence.paired`.
+
+    None unless both recorded the same pictures, and which of them are right.
+    """
+    count, one, other = first.get("pictures", 0), *(int(record.get("right", "0"), 16) for record in (first, second))
+    same = all(first.get(key) == second.get(key) for key in ("split", "pictures"))
+    if not same or not 0 < (one | other).bit_length() <= count:
+        return None
+    return paired(one, other, count)
 
 
 class Progress(NamedTuple):

@@ -1,5 +1,6 @@
 """The pictures of a run: training, validation and test split, and their preprocessing."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,11 @@ class RunData:
         """Return what must be unchanged about the data when a run is resumed; classes may be renamed."""
         counts = [len(self.train.labels), len(self.validation.labels)]
         return [*(self.folders or self.classes), *counts, *self.preprocess.mean, *self.preprocess.std]
+
+    def test_split(self, data: str) -> str:
+        """Return a hash of the test pictures: of the run's setting `data` and the labels, not of their pixels."""
+        labels = self.test.labels.tolist()
+        return hashlib.sha256(repr((data, self.folders or self.classes, labels)).encode()).hexdigest()[:16]
 
 
 def open_data(config: TrainConfig, process: Process, start: ResolvedStart, dataset: Dataset | None = None) -> RunData:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vit.confidence import figure, share
 from vit.errors import UserError
 from vit.progress import tqdm
 from vit.training.loop.distributed import Process
@@ -245,10 +246,11 @@ class Recorder(AbstractContextManager["Recorder"]):
         if self._tracker:
             self._note_tracker(self._tracker.note())
         self.best = max(self.best, result.accuracy)
-        self.postfix["accuracy"] = f"{result.accuracy:.2%}"
+        self.postfix["accuracy"] = share(result.accuracy, result.pictures)
         self.bar.set_postfix(self.postfix)
         if self.bar.disable:
-            facts = [f"validation accuracy {result.accuracy:.2%} (best {self.best:.2%})"]
+            facts = [f"validation accuracy {figure(result.accuracy, result.pictures)}"]
+            facts.append(f"best {share(self.best, result.pictures)}")
             if steps := self.at - self.first:  # an evaluation before the first step has no pace
                 left = (clock() - self.begun) / steps * (self.facts["total_steps"] - self.at)
                 facts.append(f"{tqdm.format_interval(left)} left")
@@ -257,9 +259,10 @@ class Recorder(AbstractContextManager["Recorder"]):
             why = f". {self.bottleneck}" if self.bottleneck else ""
             print(f"Epoch {epoch} of {self.facts['epochs']}: {', '.join(facts)}{why}", flush=True)
 
-    def test(self, epoch: int, result: Evaluation) -> None:
-        """Record the test result of the best checkpoint, of this epoch; called by rank 0 only."""
-        self._record("test", epoch=epoch, accuracy=result.accuracy, loss=result.loss, pictures=result.pictures)
+    def test(self, epoch: int, result: Evaluation, **which: str) -> None:
+        """Record the test result of the best checkpoint, of this epoch, and `which` pictures; called by rank 0 only."""
+        facts = {"loss": result.loss, "pictures": result.pictures} | which
+        self._record("test", epoch=epoch, accuracy=result.accuracy, **facts)
         self.events.add_scalar("test/accuracy", result.accuracy, self.at)
         self.events.add_scalar("test/loss", result.loss, self.at)
         self.events.flush()

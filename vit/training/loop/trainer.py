@@ -16,6 +16,7 @@ import torch
 
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import record_facts, save_checkpoint
+from vit.confidence import CHOSE_EPOCH
 from vit.data.datasets import Dataset
 from vit.devices import memory
 from vit.errors import InvalidConfig
@@ -220,7 +221,8 @@ class Trainer:
     def _behind(self, epoch: int) -> str:
         """Return why a search ends this run early, which is also recorded; "" if it goes on."""
         accuracy = self.progress.best.accuracy if self.progress.best else 0.0
-        behind = reason_to_end(self.run, epoch, epoch - self.config.validate_every, accuracy)
+        before, pictures = epoch - self.config.validate_every, len(self.data.validation.labels)
+        behind = reason_to_end(self.run, epoch, before, accuracy, pictures)
         if behind:
             write_json(self.run / PRUNED, {"reason": behind})
         return behind
@@ -351,7 +353,8 @@ class Trainer:
         }
         record_facts(best, facts)
         self.progress.test = test
-        recorder.test(self.progress.best_epoch, test)
+        split = self.data.test_split(self.config.data)
+        recorder.test(self.progress.best_epoch, test, right=f"{int(by_class.bits, 2):x}", split=split)
         self._save_state()
 
     def _snapshot_writer(self) -> SnapshotWriter:
@@ -394,9 +397,10 @@ class Trainer:
     def _save_checkpoint(self, names: list[str], result: Evaluation | None = None) -> None:
         """Save checkpoints, then the state: a kill in between repeats the epoch and writes the same checkpoints."""
         epochs = self.progress.step / self.data.steps_per_epoch
+        on = f"{len(self.data.validation.labels):,} validation pictures, {CHOSE_EPOCH}"
         facts = {
             "data": self.data.name,
-            **({} if result is None else {"validation_accuracy": round(result.accuracy, 4)}),
+            **({"validation_accuracy": round(result.accuracy, 4), "validation_accuracy_on": on} if result else {}),
             "epoch": int(epochs) if epochs.is_integer() else round(epochs, 3),
             **({"weights": self.progress.better} if len(self.update.models) > 1 else {}),
             "seconds": round(self.progress.seconds, 1),

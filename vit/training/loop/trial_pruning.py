@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vit.confidence import figure
 from vit.training.loop.metrics import MetricsReader, evaluations
 from vit.training.loop.run_folder import RUN_ID, read_json, search_of
 from vit.untrusted import is_whole
@@ -36,7 +37,7 @@ class Halving(NamedTuple):
         return rungs
 
 
-def reason_to_end(run: Path, epoch: int, before: int, accuracy: float) -> str:
+def reason_to_end(run: Path, epoch: int, before: int, accuracy: float, pictures: int) -> str:
     """Return why a trial is behind the others; "" if it continues, or is no trial.
 
     Siblings that are damaged, unreadable or have not reached the epoch of comparison do not count.
@@ -46,6 +47,7 @@ def reason_to_end(run: Path, epoch: int, before: int, accuracy: float) -> str:
         epoch: that was just validated, from 1.
         before: the epoch validated before it.
         accuracy: best one of the trial so far, 0 to 1.
+        pictures: number of validation pictures.
     """
     about = read_json(run / "about.json")
     halving = _halving(about)
@@ -58,8 +60,8 @@ def reason_to_end(run: Path, epoch: int, before: int, accuracy: float) -> str:
         return ""
     after = f"{rung} epoch{'' if rung == 1 else 's'}"
     return (
-        f"Ended early by its search: {accuracy:.1%} after {after} is not among the best 1/{halving.factor} of the "
-        "trials at that epoch. Resume trains it to its end."
+        f"Ended early by its search: {figure(accuracy, pictures)} after {after} is not among the best "
+        f"1/{halving.factor} of the trials at that epoch. Resume trains it to its end."
     )
 
 
