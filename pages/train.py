@@ -96,6 +96,11 @@ def choose_data(spec: str) -> None:
     form_state.change(lambda form: propose_for_data(replace(form, data=spec)))
 
 
+def balance() -> None:
+    """Balance classes of unequal size; a button's callback."""
+    form_state.change(lambda form: replace(form, settings={**form.settings, "balance": "auto"}))
+
+
 def follow_data() -> None:
     """Select a preset for the dataset; the callback of its control."""
     form_state.change(propose_for_data)
@@ -242,7 +247,7 @@ form = form_state.read()
 form_state.remember(form)
 with data_place:
     data_root = datasets.root_of(form.data)
-    data_picker.show(form.data, data_root, choose_data)
+    data_picker.show(form.data, data_root, choose_data, balance if form.settings["balance"] == "none" else None)
 with device_place:
     st.header("Device" if not compute_target.has_clusters() else "Where", anchor=False)
     target = compute_target.pick()

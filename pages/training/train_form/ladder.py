@@ -248,7 +248,6 @@ def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row]) -> N
             if st.button(
                 title,
                 key="ladder_train",
-                type="primary",
                 help="As runs of this form, one after the other: "
                 + ", ".join(RUNGS[name].title for name in missing)
                 + ". Each begins with the probe's head and is tested once, at its end.",
