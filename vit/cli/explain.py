@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
 from vit.cli.parser import option_of, options_of, setting_options
-from vit.cli.pictures import preprocess_of_size, read_picture, read_region
+from vit.cli.pictures import pictures_in, preprocess_of_size, read_picture, read_region
 from vit.errors import InvalidCheckpoint, InvalidImage, UserError
 from vit.explain.heatmap import find_token, run_model, with_difference
 from vit.explain.maps import checked_index
@@ -84,8 +84,9 @@ def run_explain(options: argparse.Namespace) -> None:
     into_folder = options.out.is_dir() or not options.out.suffix
     if not into_folder and options.out.suffix.lower() not in (".png", ".npz"):
         raise UserError(f"--out must be a folder or end in .png or .npz, not {options.out.name!r}.")
-    if not into_folder and len(options.images) > 1:
-        raise UserError(f"{len(options.images)} pictures do not fit into one file. Name a folder: --out FOLDER.")
+    pictures = pictures_in(options.images)
+    if not into_folder and len(pictures) > 1:
+        raise UserError(f"{len(pictures)} pictures do not fit into one file. Name a folder: --out FOLDER.")
     checkpoint = load_with_classes(options)
     if options.method is None:
         best = recommended(checkpoint.facts)
@@ -93,8 +94,8 @@ def run_explain(options: argparse.Namespace) -> None:
     _check_options(options)
     preprocess = preprocess_of_size(options, checkpoint)
     if into_folder:
-        return _explain_into_folder(options, checkpoint, preprocess)
-    [path] = options.images
+        return _explain_into_folder(options, pictures, checkpoint, preprocess)
+    [path] = pictures
     picture = read_picture(path, options.stretch)
     region = read_region(options, path, picture, preprocess)
     record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
@@ -117,7 +118,9 @@ def run_explain(options: argparse.Namespace) -> None:
     return None
 
 
-def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, preprocess: Preprocess) -> None:
+def _explain_into_folder(
+    options: argparse.Namespace, pictures: Mapping[Path, str], checkpoint: Checkpoint, preprocess: Preprocess
+) -> None:
     """Write a PNG per picture; unreadable pictures are reported after the others."""
     folder, problems = options.out, []
     names: set[str] = set()
@@ -125,7 +128,7 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
     view: dict[str, Any] = {}
     with _user_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for path in tqdm(options.images, desc="explain", unit="picture", disable=None):
+    for path, name in tqdm(pictures.items(), desc="explain", unit="picture", disable=None):
         try:
             picture = read_picture(path, options.stretch)
             region = read_region(options, path, picture, preprocess)
@@ -138,7 +141,7 @@ def _explain_into_folder(options: argparse.Namespace, checkpoint: Checkpoint, pr
         if region is not None:
             scores[path] = region_score(heatmap, region)
         drawn = overlay(picture, heatmap.numpy(), box, signed=signed)
-        file = folder / _unused_name(path.stem, names)
+        file = folder / _unused_name(name, names)
         names.add(file.name)
         with _user_write_errors(file):
             drawn.save(file)

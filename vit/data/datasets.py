@@ -23,7 +23,7 @@ from torch import Tensor
 
 from vit.data import readable
 from vit.data.downloads import NAMES, TORCHVISION, download, is_downloaded, torchvision_class, unpacked_folder
-from vit.data.folders import is_packed, list_files
+from vit.data.folders import Files, folders_of_classes, is_packed, list_files, list_unlabelled
 from vit.data.packed.index import SPLITS, Records, index_of
 from vit.data.pictures import InMemoryPictures, Pictures, StreamedPictures, as_tensor
 from vit.data.readable import Opened
@@ -144,6 +144,26 @@ def load_dataset(
     raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
 
 
+def load_pictures(
+    spec: str,
+    preprocess: Preprocess,
+    *,
+    root: Path = Path("data"),
+    budget: int = 4 << 30,
+    workers: int = 2,
+    at_most: int | None = None,
+) -> Dataset:
+    """Read a dataset's test pictures, or all pictures of a folder without classes; see `load_dataset`."""
+    path = Path(spec.removeprefix("folder:")).expanduser()
+    if spec.startswith("folder:") and not is_packed(path) and not folders_of_classes(path):
+        listed = list_unlabelled(path)
+        if listed.test:
+            for note in listed.notes:
+                log.warning("%s", note)
+            return _load_files(spec, listed, 3 * [preprocess], _Limits(budget, workers, "test", at_most, None))
+    return load_dataset(spec, preprocess, root=root, budget=budget, workers=workers, only="test", at_most=at_most)
+
+
 def _memory(count: int, preprocess: Preprocess) -> int:
     height, width = preprocess.size
     return count * preprocess.channels * height * width
@@ -213,7 +233,10 @@ def _load_folder(spec: str, preprocess: Sequence[Preprocess], limits: _Limits) -
     path = Path(spec.removeprefix("folder:")).expanduser()
     if is_packed(path):
         return _load_packed(spec, path, preprocess, limits)
-    listed = list_files(path, limits.only == "test")
+    return _load_files(spec, list_files(path, limits.only == "test"), preprocess, limits)
+
+
+def _load_files(spec: str, listed: Files, preprocess: Sequence[Preprocess], limits: _Limits) -> Dataset:
     splits = zip(get_args(Split), (listed.train, listed.validation, listed.test), strict=True)
     parts = [[files[index] for index in limits.chosen(split, [label for _, label in files])] for split, files in splits]
     labels = [[label for _, label in files] for files in parts]
