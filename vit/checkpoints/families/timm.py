@@ -236,25 +236,13 @@ _EPS = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_224"}
 _DISTILLED = "deit_base_distilled_patch16_224"
 _SWIGLU = "vit_giant_patch14_dinov2"
 # timm's functions by their sizes; for other sizes, that of `_EPS` with the sizes as arguments.
-_NAMES = [
-    "vit_tiny_patch16_224",
-    "vit_small_patch32_224",
-    "vit_small_patch16_224",
-    "vit_small_patch14_dinov2",
-    "vit_small_patch8_224",
-    "vit_base_patch32_224",
-    "vit_base_patch16_224",
-    "vit_base_patch14_dinov2",
-    "vit_base_patch8_224",
-    "vit_large_patch32_224",
-    "vit_large_patch16_224",
-    "vit_large_patch14_224",
-    "vit_huge_patch14_224",
-    "vit_base_patch32_clip_224",
-    "vit_base_patch16_clip_224",
-    "vit_large_patch14_clip_224",
+_NAMES = (
+    "vit_tiny_patch16_224", "vit_small_patch32_224", "vit_small_patch16_224", "vit_small_patch14_dinov2",
+    "vit_small_patch8_224", "vit_base_patch32_224", "vit_base_patch16_224", "vit_base_patch14_dinov2",
+    "vit_base_patch8_224", "vit_large_patch32_224", "vit_large_patch16_224", "vit_large_patch14_224",
+    "vit_huge_patch14_224", "vit_base_patch32_clip_224", "vit_base_patch16_clip_224", "vit_large_patch14_clip_224",
     "vit_huge_patch14_clip_224",
-]
+)  # fmt: skip
 _SIZES = dict(zip(("tiny", "small", "base", "large", "huge"), SIZES.values(), strict=True))
 
 
