@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
+from pages.components import scroll
 from pages.links import address, navigation, session
 from pages.links.page_links import CheckpointsLink, ExploreLink
 from pages.looking import checkpoint_list, fetching, loading
@@ -94,7 +95,10 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
 
 
 def show(info: CheckpointInfo) -> None:
-    """Draw the actions for a checkpoint."""
+    """Draw the actions for a checkpoint, and scroll to it if it has just been added."""
+    state = session.of(session.Checkpoints)
+    added, state.added = state.added, ""
+    scroll.here(added)
     st.markdown(f"**{plain(info.name)}**")
     if info.problem:
         if info.choices:
@@ -245,6 +249,7 @@ def add(files: list[UploadedFile]) -> None:
     state.refused = not added
     if added:
         state.uploads += 1  # replaces the uploader by an empty one
+        state.added = name
         address.change(CheckpointsLink, name=name)
 
 

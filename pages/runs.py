@@ -99,10 +99,10 @@ def list_all() -> None:
     def table() -> None:
         every = run_records.every_run()
         with st.container(horizontal=True, vertical_alignment="bottom"):
-            finish_notice.show(every)
             query = st.text_input(
                 "Filter", key="filter", placeholder="Filter by name, data or status", label_visibility="collapsed"
             )
+            finish_notice.show(every)
         # The caption separates filter and table, because the table's toolbar covers the element directly above.
         st.caption("Tick a run to watch it, or several to compare them.")
         runs = [run for run in of_search(every) if matches(run, query)]
@@ -331,7 +331,8 @@ def show_figures(run: Run) -> None:
     if steps:
         details["Loss"] = f"{steps[-1]['loss']:.3f}"
         if progress and progress.pictures_per_second:
-            details["Pictures per second"] = f"{progress.pictures_per_second:,.0f}"
+            speed = progress.pictures_per_second
+            details["Pictures per second"] = f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
         details["Time"] = run_records.duration(figures.seconds)
     if progress and progress.memory:
         details["Memory"] = f"{progress.memory / 1e9:.1f} GB"

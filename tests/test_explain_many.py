@@ -66,3 +66,22 @@ def test_maps_of_a_list_equal_those_of_each_picture(
 def test_empty_list_is_refused(checkpoint: vit.Checkpoint) -> None:
     with pytest.raises(vit.UserError, match="There is no picture to explain"):
         vit.heatmap(checkpoint, [])
+
+
+def test_folder_is_explained_picture_by_picture(
+    command: Command, saved: Path, photos: list[Path], tmp_path: Path
+) -> None:
+    nested = tmp_path / "photos"
+    (nested / "May").mkdir(parents=True)
+    for path in (nested / "first.png", nested / "May" / "first.png"):
+        Image.open(photos[0]).save(path)
+    (nested / "notes.txt").write_text("no picture")
+    result = command("explain", nested, "--checkpoint", saved, "--out", tmp_path / "maps")
+    assert result.status == 0, result.err
+    assert sorted(file.name for file in (tmp_path / "maps").iterdir()) == ["May-first.png", "first.png"]
+    assert f"1 file in {str(nested)!r} is no picture and was skipped." in result.err
+    (tmp_path / "empty").mkdir()
+    check_mistake(
+        command("explain", tmp_path / "empty", "--checkpoint", saved, "--out", tmp_path / "maps"),
+        f"There are no pictures in {tmp_path / 'empty'}.",
+    )

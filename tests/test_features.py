@@ -1,5 +1,6 @@
 """Features are what the head reads; cached ones are read back unchanged, or computed again if they are damaged."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -47,11 +49,40 @@ def test_features_of_a_dataset_are_those_of_its_pictures(build: Any, tmp_path: P
     with np.load(file, allow_pickle=False) as arrays:
         assert tuple(arrays["classes"]) == tuple(SHAPES)
         assert arrays["labels"].shape == (40,) and arrays["vectors"].shape == (40, checkpoint.config.dim)
-        test = features.load_dataset("shapes", checkpoint.preprocess, only="test", at_most=40).test
+        test = features.load_pictures("shapes", checkpoint.preprocess, at_most=40).test
         (images, labels), *_ = test.batches(torch.tensor([17]), 1, torch.device("cpu"))
         pixels = Normalise(checkpoint.preprocess, torch.device("cpu"))(images)
         vector = features.pooled_features(checkpoint.model, pixels)[0]
         assert np.allclose(arrays["vectors"][17], vector, atol=1e-5) and arrays["labels"][17] == int(labels)
+
+
+@pytest.fixture
+def unlabelled(tmp_path: Path) -> Path:
+    """Three pictures without classes, two of them in the same nested folder, and two other files."""
+    folder = tmp_path / "holiday"
+    (folder / "2026" / "May").mkdir(parents=True)
+    for number, name in enumerate(("2026/May/a.png", "2026/May/b.png", "c.png")):
+        Image.linear_gradient("L").rotate(90 * number).resize((48, 40)).convert("RGB").save(folder / name)
+    (folder / "notes.txt").write_text("no picture")
+    (folder / "2026" / "film.mov").write_text("no picture")
+    return folder
+
+
+def test_folder_without_classes_gives_features_of_all_its_pictures(
+    build: Any, tmp_path: Path, unlabelled: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = build(image_size=(16, 16), patch_size=4, num_classes=2)
+    checkpoint = load_checkpoint(save_checkpoint(tmp_path / "toy", model, ("a", "b"), Preprocess((16, 16))))
+    data, out = f"folder:{unlabelled}", tmp_path / "features.npz"
+    assert main(["features", "--checkpoint", str(checkpoint.path), "--data", data, "--out", str(out)]) == 0
+    assert "3 pictures, 64 numbers each" in capsys.readouterr().out
+    assert f"2 files in {str(unlabelled)!r} are no pictures and were skipped." in caplog.text
+    pixels = checkpoint.preprocess(Image.open(unlabelled / "c.png"))
+    last = features.pooled_features(checkpoint.model, pixels)[0]
+    assert np.allclose(features.load(out).vectors[2], last, atol=1e-5), "in the order of their paths"
+    assert main(["heads", "--checkpoint", str(checkpoint.path), "--data", data, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pictures"] == 3
+    assert main(["heads", "--checkpoint", str(checkpoint.path), "--data", f"folder:{tmp_path / 'none'}"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,15 @@ def brief_list(texts: Iterable[str], most: int = 6) -> str:
     return ", ".join(every[:most]) + (f" and {len(every) - most:,} more" if len(every) > most else "")
 
 
+def counted(number: float, one: str, more: str = "") -> str:
+    """Return a number with its noun; `more` is a plural that does not only add an s.
+
+    >>> counted(1.0, "epoch"), counted(2.5, "epoch"), counted(0, "epoch"), counted(1200, "process", "processes")
+    ('1 epoch', '2.5 epochs', '0 epochs', '1,200 processes')
+    """
+    return f"{number:,.15g} {one if number == 1 else more or f'{one}s'}"
+
+
 def _digits(value: int) -> str:
     """Format an integer; huge ones are described instead, since they may have a million digits."""
     return str(value) if abs(value) < 1 << 63 else "a number beyond 64 bits"

@@ -164,6 +164,7 @@ class Checkpoints:
         uploads: number of accepted uploads; the uploader gets a new key after each.
         suggested: the name that the page filled into the form.
         refused: the last upload was rejected; the reason is shown beside the uploader.
+        added: name of the checkpoint that was uploaded just now, until the page has scrolled to it.
         lesson: key and content of the last lesson.
         fetching: name of the last download that was requested in the form.
         selections: number of downloads that the page selected in the table.
@@ -172,6 +173,7 @@ class Checkpoints:
     uploads: int = 0
     suggested: str = ""
     refused: bool = False
+    added: str = ""
     lesson: tuple[Hashable, bytes] | None = None
     fetching: str = ""
     selections: int = 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import transformers
 from conversions import MODELS, OPENS, REGISTERS, TOLERANCE, ask, assert_same, noise, open_timm, open_transformers
@@ -19,6 +20,7 @@ from tiny import LABELS, TINY, difference, fill
 from torch import Tensor, nn
 
 from vit.checkpoints.convert import SUFFIXES, convert, how_to_open, obstacle
+from vit.checkpoints.families import timm as timm_family
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.cli.main import main
@@ -28,6 +30,8 @@ from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
 pytestmark = pytest.mark.slow
+
+PRESET_OF = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
 
 
 class AttentionWithWeights(nn.Module):
@@ -60,6 +64,28 @@ def test_transformers_opens_it_and_computes_the_same(made: Any, tmp_path: Path, 
     model = open_transformers(convert(checkpoint, tmp_path / "theirs"))
     assert type(model).__name__ == MODELS[name].transformers
     assert_same(checkpoint, ask(model, noise(checkpoint)))
+
+
+@torch.inference_mode()
+def test_timms_architecture_is_that_of_the_models_size(made: Any, tmp_path: Path) -> None:
+    small = {"image_size": (28, 28), "num_classes": 2, "layer_scale": 1e-5}
+    model = fill(VisionTransformer(ViTConfig.preset("S/14", **small)))
+    checkpoint = load_checkpoint(save_checkpoint(tmp_path / "ours", model, ("a", "b"), Preprocess((28, 28))))
+    folder = convert(checkpoint, tmp_path / "theirs", "timm")
+    assert json.loads((folder / "config.json").read_text())["architecture"] == "vit_small_patch14_dinov2"
+    assert_same(checkpoint, ask_timm(open_timm(folder), noise(checkpoint)))
+    other = json.loads((convert(made("plain"), tmp_path / "other", "timm") / "config.json").read_text())
+    assert other["architecture"] == "vit_base_patch16_224", "timm has no function of these sizes"
+
+
+@pytest.mark.parametrize("name", timm_family._NAMES)
+def test_timms_function_has_the_sizes_of_its_name(name: str) -> None:
+    with torch.device("meta"):
+        theirs: Any = timm.create_model(name, img_size=224)
+    size = theirs.embed_dim, len(theirs.blocks), theirs.blocks[0].attn.num_heads, theirs.patch_embed.patch_size[0]
+    config = ViTConfig.preset(f"{PRESET_OF[name.split('_')[1]]}/{size[3]}")
+    assert size == (config.dim, config.depth, config.heads, config.patch_size)
+    assert f"_patch{size[3]}_" in name and (theirs.norm.eps == 1e-5) is ("_clip_" in name)
 
 
 @torch.inference_mode()

@@ -1,6 +1,7 @@
 """Page Checkpoints: list, upload, rename, delete."""
 
 import io
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -165,6 +166,8 @@ def test_upload_is_stored_under_its_name(root: Path) -> None:
     press(app, "Add")
     assert [path.name for path in (root / "my-model").iterdir()] == ["My_Model.safetensors"]
     assert app.query_params["name"] == "my-model"
+    assert json.loads(app.get_by_key("scroll").proto.json) == "my-model", "the page scrolls to it"
+    assert json.loads(app.run().get_by_key("scroll").proto.json) == "", "once"
 
 
 def test_refused_upload_can_be_stored_under_another_name(root: Path) -> None:

@@ -15,7 +15,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
 from vit.cli.parser import option_of, options_of, setting_options
-from vit.cli.pictures import preprocess_of_size, read_picture, read_region
+from vit.cli.pictures import pictures_in, preprocess_of_size, read_picture, read_region
 from vit.errors import InvalidCheckpoint, InvalidImage, UserError
 from vit.explain.heatmap import find_token, run_model, with_difference
 from vit.explain.maps import checked_index
@@ -83,8 +83,9 @@ def run_explain(options: argparse.Namespace) -> None:
     out, into_folder = options.out, options.out.is_dir() or not options.out.suffix
     if not into_folder and out.suffix.lower() not in (".png", ".npz"):
         raise UserError(f"--out must be a folder or end in .png or .npz, not {out.name!r}.")
-    if not into_folder and len(options.images) > 1:
-        raise UserError(f"{len(options.images)} pictures do not fit into one file. Name a folder: --out FOLDER.")
+    pictures = pictures_in(options.images)
+    if not into_folder and len(pictures) > 1:
+        raise UserError(f"{len(pictures)} pictures do not fit into one file. Name a folder: --out FOLDER.")
     checkpoint = load_with_classes(options)
     if options.method is None:
         best = recommended(checkpoint.facts)
@@ -97,7 +98,7 @@ def run_explain(options: argparse.Namespace) -> None:
     if into_folder:
         with _user_write_errors(out):
             out.mkdir(parents=True, exist_ok=True)
-    for path in tqdm(options.images, desc="explain", unit="picture", disable=None if into_folder else True):
+    for path, name in tqdm(pictures.items(), desc="explain", unit="picture", disable=None if into_folder else True):
         try:
             picture = read_picture(path, options.stretch)
             region = read_region(options, path, picture, preprocess)
@@ -110,7 +111,7 @@ def run_explain(options: argparse.Namespace) -> None:
         if region is not None:
             scores[path] = region_score(heatmap, region)
             view |= {"region": scores[path]._asdict()}
-        file = out / _unused_name(path.stem, names) if into_folder else out
+        file = out / _unused_name(name, names) if into_folder else out
         names.add(file.name)
         with _user_write_errors(file):
             if file.suffix.lower() == ".png":

@@ -12,12 +12,14 @@ from vit.checkpoints.save import check_card, record_facts
 from vit.cli.classes import load_with_classes
 from vit.cli.documents import facts_of
 from vit.confidence import figure, share, wilson
+from vit.data.folders import UNLABELLED
 from vit.errors import InvalidConfig, UserError
 from vit.explain import features, head_census, method_ranking
 from vit.progress import pictures_bar
 from vit.training.loop.calibration import LEAST_PICTURES, calibrate
 from vit.training.loop.evaluation import evaluate_checkpoint
 from vit.training.runs.error_search import write
+from vit.untrusted import counted
 
 
 def run_evaluate(options: argparse.Namespace) -> None:
@@ -100,7 +102,8 @@ def run_features(options: argparse.Namespace) -> None:
         facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | {"pictures": pictures, "numbers": numbers, "file": str(options.out)}))
         return
-    print(f"{pictures:,} pictures of {len(extracted.classes)} classes, {numbers:,} numbers each: {options.out}")
+    known = "" if extracted.classes == (UNLABELLED,) else f" of {len(extracted.classes)} classes"
+    print(f"{counted(pictures, 'picture')}{known}, {numbers:,} numbers each: {options.out}")
 
 
 def _check_limit(limit: int) -> None:

@@ -81,9 +81,11 @@ def _add_data_root(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_test_pictures(command: argparse.ArgumentParser, limit: int | None = None) -> None:
+def _add_test_pictures(
+    command: argparse.ArgumentParser, limit: int | None = None, about: str = "its test pictures"
+) -> None:
     """Add options for the pictures of a measurement; without `limit`, their default number, it takes all of them."""
-    command.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    command.add_argument("--data", required=True, metavar="NAME|folder:PATH", help=about)
     _add_data_root(command)
     if limit:
         command.add_argument("--limit", type=int, default=limit, metavar="N", help="pictures (default: %(default)s)")
@@ -117,7 +119,7 @@ def _classify(command: argparse.ArgumentParser) -> None:
 
 
 def _explain(command: argparse.ArgumentParser) -> None:
-    command.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
+    command.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="or a folder: all pictures in it")
     _add_stretch(command)
     anyway = ", ".join(name for name, method in METHODS.items() if not method.of_class)
     command.add_argument(
@@ -193,8 +195,11 @@ def _faithfulness(command: argparse.ArgumentParser) -> None:
     _add_json(command)
 
 
+_UNLABELLED = "its test pictures; all pictures of a folder without classes"
+
+
 def _heads(command: argparse.ArgumentParser) -> None:
-    _add_test_pictures(command, 128)
+    _add_test_pictures(command, 128, _UNLABELLED)
     command.add_argument(
         "--statistic", choices=_CENSUS, default=_CENSUS[0], help="statistic in the table (default: %(default)s)"
     )
@@ -206,7 +211,7 @@ def _heads(command: argparse.ArgumentParser) -> None:
 
 
 def _features(command: argparse.ArgumentParser) -> None:
-    _add_test_pictures(command, 1000)
+    _add_test_pictures(command, 1000, _UNLABELLED)
     command.add_argument("--out", type=Path, required=True, metavar="FILE.npz", help="with vectors, labels and classes")
     _add_checkpoint(command)
     _add_json(command)

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from PIL import Image
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.input_sizes import resized, size_near
+from vit.data.folders import list_unlabelled
 from vit.errors import InvalidImage, UserError
 from vit.explain.regions import region_of
 from vit.images.files import tiff
@@ -37,6 +39,26 @@ def read_picture(path: Path, stretch: bool = False) -> Image.Image:
         raise InvalidImage(f"{path} cannot be read: {error.strerror}.") from error
     except InvalidImage as error:
         raise InvalidImage(f"{path}: {error}") from error
+
+
+def pictures_in(paths: Iterable[Path]) -> dict[Path, str]:
+    """Replace folders by all pictures in them and below, each with a name that tells it from the others of its folder.
+
+    Raises:
+        InvalidImage: a folder has no pictures.
+    """
+    pictures: dict[Path, str] = {}
+    for path in paths:
+        if not path.is_dir():
+            pictures[path] = path.stem
+            continue
+        listed = list_unlabelled(path)
+        if not listed.test:
+            raise InvalidImage(f"There are no pictures in {path}.")
+        for note in listed.notes:
+            print(note, file=sys.stderr)
+        pictures |= {file: "-".join(file.relative_to(path).with_suffix("").parts) for file, _ in listed.test}
+    return pictures
 
 
 def read_region(options: argparse.Namespace, path: Path, picture: Image.Image, preprocess: Preprocess) -> Tensor | None:

@@ -15,6 +15,7 @@ from vit.training.runs.launch_checks import devices_of_setting
 from vit.training.runs.registry import Run, list_runs
 from vit.training.search import control, plan, space
 from vit.training.search.control import Search
+from vit.untrusted import counted
 
 _POLL_SECONDS = 1.0  # [s]
 _TRIALS = plan.SearchPlan.model_fields["trials"].default
@@ -39,7 +40,8 @@ def run_search(options: argparse.Namespace) -> None:
         control.delete(options.delete)
         return
     search = control.resume(options.again, options.trials) if options.again else _start(options)
-    print(f"{search.id}  {search.plan.trials} trials of up to {search.plan.epochs} epochs", flush=True)
+    size = f"{counted(search.plan.trials, 'trial')} of up to {counted(search.plan.epochs, 'epoch')}"
+    print(f"{search.id}  {size}", flush=True)
     for name, text in search.plan.space.items():
         print(f"  {name}={text}", flush=True)
     if options.detach:
@@ -129,7 +131,7 @@ def _line(search: Search, number: int, run: Run) -> str:
     drawn = space.format_settings({name: run.config.get(name) for name in search.plan.space})
     width = len(str(search.plan.trials))
     last = epochs[-1]["epoch"] if epochs else 0
-    trained = f"{last} epoch{'' if last == 1 else 's'}"
+    trained = counted(last, "epoch")
     return f"{number + 1:>{width}}/{search.plan.trials} {accuracy:>22}  {_ENDS[run.status]:<11} {trained:>10}  {drawn}"
 
 

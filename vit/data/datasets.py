@@ -24,7 +24,7 @@ from torch import Tensor
 from vit.data import readable
 from vit.data.downloads import NAMES, TORCHVISION, download, is_downloaded, torchvision_class, unpacked_folder
 from vit.data.file_names import printable_name
-from vit.data.folders import is_packed, list_files
+from vit.data.folders import Files, folders_of_classes, is_packed, list_files, list_unlabelled
 from vit.data.own_names import own_names
 from vit.data.packed.index import SPLITS, Records, index_of
 from vit.data.pictures import InMemoryPictures, Name, Pictures, StreamedPictures, as_tensor
@@ -147,6 +147,26 @@ def load_dataset(
     raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
 
 
+def load_pictures(
+    spec: str,
+    preprocess: Preprocess,
+    *,
+    root: Path = Path("data"),
+    budget: int = 4 << 30,
+    workers: int = 2,
+    at_most: int | None = None,
+) -> Dataset:
+    """Read a dataset's test pictures, or all pictures of a folder without classes; see `load_dataset`."""
+    path = Path(spec.removeprefix("folder:")).expanduser()
+    if spec.startswith("folder:") and not is_packed(path) and not folders_of_classes(path):
+        listed = list_unlabelled(path)
+        if listed.test:
+            for note in listed.notes:
+                log.warning("%s", note)
+            return _load_files(spec, path, listed, 3 * [preprocess], _Limits(budget, workers, "test", at_most, None))
+    return load_dataset(spec, preprocess, root=root, budget=budget, workers=workers, only="test", at_most=at_most)
+
+
 def _memory(count: int, preprocess: Preprocess) -> int:
     height, width = preprocess.size
     return count * preprocess.channels * height * width
@@ -216,7 +236,10 @@ def _load_folder(spec: str, preprocess: Sequence[Preprocess], limits: _Limits) -
     path = Path(spec.removeprefix("folder:")).expanduser()
     if is_packed(path):
         return _load_packed(spec, path, preprocess, limits)
-    listed = list_files(path, limits.only == "test")
+    return _load_files(spec, split_part(path)[0], list_files(path, limits.only == "test"), preprocess, limits)
+
+
+def _load_files(spec: str, folder: Path, listed: Files, preprocess: Sequence[Preprocess], limits: _Limits) -> Dataset:
     splits = zip(get_args(Split), (listed.train, listed.validation, listed.test), strict=True)
     parts = [[files[index] for index in limits.chosen(split, [label for _, label in files])] for split, files in splits]
     labels = [[label for _, label in files] for files in parts]
@@ -225,7 +248,7 @@ def _load_folder(spec: str, preprocess: Sequence[Preprocess], limits: _Limits) -
         for files, one in zip(parts, preprocess, strict=True)
     ]
     stamps = [partial(readable.stamps_of, [file for file, _ in files]) for files in parts]
-    own = own_names(split_part(path)[0])
+    own = own_names(folder)
     names = [partial(_nth_name, own, [file for file, _ in files]) for files in parts]
     dataset = _opened_dataset(spec, listed.classes, labels, opened, names, stamps, preprocess, limits)
     for line in listed.left_out:

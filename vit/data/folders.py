@@ -11,12 +11,14 @@ from vit.data.layouts.class_names import names_of
 from vit.data.layouts.folder_structure import Content, Layout, has_splits, pictures_of
 from vit.data.layouts.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
 from vit.data.packed.index import files_of
-from vit.data.picture_trees import DiskTree
+from vit.data.picture_trees import DiskTree, walk
 from vit.data.splits import hold_out, test_count, validation_count
 from vit.data.tables import MOST_BYTES
 from vit.errors import InvalidDataset
 from vit.paths import split_part
-from vit.untrusted import read_bytes
+from vit.untrusted import counted, read_bytes
+
+UNLABELLED = "unlabelled"  # the class of pictures in a folder without classes
 
 
 class Files(NamedTuple):
@@ -81,6 +83,16 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     else:
         train, validation = _split_off(train, validation_count)
     return Files(names, train, validation, test, unused, layout.notes, classes, levels)
+
+
+def list_unlabelled(path: Path) -> Files:
+    """List all pictures in a folder and below as test pictures of one class, sorted by path."""
+    found = list(walk(DiskTree(path))) if path.is_dir() else []
+    pictures = sorted((*inner.path, name) for inner in found for name in inner.all_pictures)
+    others = sum(len(inner.tables) + len(inner.others) for inner in found)
+    verb = "is no picture and was" if others == 1 else "are no pictures and were"
+    notes = (f"{counted(others, 'file')} in {str(path)!r} {verb} skipped.",) if others else ()
+    return Files((UNLABELLED,), [], [], [(path.joinpath(*parts), 0) for parts in pictures], notes=notes)
 
 
 def _layout(path: Path, tree: DiskTree) -> Layout:

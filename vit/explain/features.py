@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.data.datasets import load_dataset
+from vit.data.datasets import load_pictures
 from vit.data.pictures import Pictures, first_batches
 from vit.devices import restored_device
 from vit.explain.head_census import batch_size
@@ -70,7 +70,7 @@ def patch_features(model: VisionTransformer, pixels: Tensor) -> Tensor:
 def features(
     checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), bar: bool = False
 ) -> Features:
-    """Extract features of a dataset's test pictures. The model may have other classes.
+    """Extract features of a dataset's test pictures, or of a folder without classes. The model may have other classes.
 
     Args:
         limit: number of pictures, taken evenly from the classes.
@@ -78,7 +78,7 @@ def features(
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit)
+    dataset = load_pictures(data, checkpoint.preprocess, root=root, at_most=limit)
     with restored_device(checkpoint.model):
         return features_of(checkpoint, dataset.test, dataset.classes, limit, progress=pictures_bar(bar))
 

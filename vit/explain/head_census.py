@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
-from vit.data.datasets import load_dataset
+from vit.data.datasets import load_pictures
 from vit.data.pictures import Pictures, first_batches
 from vit.errors import InvalidImage, UserError
 from vit.explain.head_statistics import Statistic, names, statistics
@@ -149,14 +149,12 @@ def pictures_of(
     limit: int = CENSUS_PICTURES,
     workers: int = 2,
 ) -> Pictures:
-    """Load at most `limit` test pictures of a dataset, taken evenly from its classes.
+    """Load at most `limit` test pictures of a dataset, taken evenly from its classes, or of a folder without classes.
 
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    return load_dataset(
-        data, preprocess, root=root, budget=_BUDGET_BYTES, workers=workers, only="test", at_most=limit
-    ).test
+    return load_pictures(data, preprocess, root=root, budget=_BUDGET_BYTES, workers=workers, at_most=limit).test
 
 
 class DecodedFiles(NamedTuple):

@@ -159,7 +159,7 @@ def chart(
     low: bool = False,
     whole: bool = False,
 ) -> dict[str, Any]:
-    """Return the option for `st.echarts_chart`, which updates the chart in place.
+    """Return the option for `st.echarts_chart`, which updates the chart in place; of a single point, its number.
 
     Args:
         x: title of the horizontal axis.
@@ -171,6 +171,10 @@ def chart(
     view = view or View()
     lines = [trace | {"data": _within(trace["data"], view)} for trace in lines]
     values = [y for trace in lines for _, y in trace["data"]]
+    if values and len(names) < 3 and all(len(trace["data"]) < 2 for trace in lines):  # many points are worth an axis
+        points = [(trace["name"], trace["data"][0][1]) for trace in lines if trace["data"] and not trace["silent"]]
+        numbers = "\n".join(f"{name}: {y:.1f}%" if percent else f"{name}: {y:.4g}" for name, y in points)
+        return {"title": title(heading) | {"subtext": numbers, "subtextStyle": {"fontSize": 14, "lineHeight": 20}}}
     y_axis: dict[str, Any] = {"type": "value", "scale": True}
     y_axis |= {"splitNumber": 2} if low else {}
     y_axis |= {"axisLabel": {"formatter": "{value}%"}} if percent else {}

@@ -52,7 +52,7 @@ def _stop_or_resume(run: registry.Run) -> None:
                 "Stop",
                 key="stop",
                 on_click=act,
-                args=("It stops after this step.", control.stop, run.id),
+                args=("", control.stop, run.id),  # its status says when it ends
                 help="Finishes the step, saves, and ends. It can be resumed.",
             )
         if st.button("Kill", key="kill", type="tertiary", help="For a run that does not stop."):

@@ -18,6 +18,7 @@ from vit.training.runs.registry import Run
 from vit.training.search import control
 from vit.training.search.control import Search
 from vit.training.search.plan import MOST_TRIALS, best_part
+from vit.untrusted import counted
 
 TOGETHER = "Runs that were started together"  # the title of those without a search, as a ladder
 
@@ -73,14 +74,14 @@ def show(search_id: str, trials: Sequence[Run]) -> None:
 
 
 def _facts(search: Search | None, trials: Sequence[Run]) -> str:
-    facts = [f"{len(trials)} runs: {control.summary(trials)}"]
+    facts = [f"{counted(len(trials), 'run')}: {control.summary(trials)}"]
     if search:
         plan = search.plan
         rungs = ", ".join(map(str, plan.rungs()))
         early = f"{best_part(plan.reduction_factor)} goes on after epochs {rungs}" if rungs else "none ends early"
         kind = f"all {plan.trials} combinations" if plan.grid else f"{plan.trials} random trials"
         data = datasets.label(plan.config.data)
-        facts = ["Search", data, f"{kind}, up to {plan.epochs} epochs each", early, control.summary(trials)]
+        facts = ["Search", data, f"{kind}, up to {counted(plan.epochs, 'epoch')} each", early, control.summary(trials)]
     return " · ".join(facts)
 
 

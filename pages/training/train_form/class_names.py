@@ -21,7 +21,7 @@ def offer(spec: str) -> None:
         return
     active = [run.name for run in uploaded_datasets.runs_on(spec) if run.alive]
     why = f"The run {plain(active[0])} needs them." if active else "The folders keep their names and their order."
-    if st.button("Rename classes", key="rename_classes", type="tertiary", disabled=bool(active), help=why):
+    if st.button("Rename classes", key="rename_classes", disabled=bool(active), help=why):
         _ask(spec)
 
 

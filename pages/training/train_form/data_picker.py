@@ -27,13 +27,13 @@ from vit.images.encode import data_url, encode_image
 from vit.paths import data_roots, dataset_folder
 from vit.training.loop.config import unequal
 from vit.training.runs import uploaded_datasets
-from vit.untrusted import brief_list, limit_work
+from vit.untrusted import brief_list, counted, limit_work
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROW = 46  # height of a class in the table [px]
-ROWS = 6.5  # rows before the table scrolls; the half row shows that there are more
+ROWS = 12.5  # rows before the table scrolls; the half row shows that there are more
 BLOCK = 4 << 20  # copied bytes at once
 READING_SECONDS = 3600.0  # processor time for the largest archives [s]; 100,000 photos take a quarter of it
 
@@ -168,11 +168,12 @@ def _unpack(content: BinaryIO, name: str, parent: Path, most: int, keep: int, ti
     return f"folder:{folder}"
 
 
-def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
+def show(spec: str, root: str, choose: Callable[[str], None], balance: Callable[[], None] | None = None) -> None:
     """Show the survey of a dataset, or a button that downloads it; an upload can be deleted.
 
     Args:
         choose: called with the spec of the dataset that replaces a deleted one, or with another level of classes.
+        balance: called to balance classes of unequal size; None if the form does.
     """
     state = session.of(Train)
     if state.undeleted:
@@ -187,7 +188,7 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
         st.error(with_code(str(error)))
     else:
         pick_level(spec, survey.levels, choose)
-        show_survey(survey, classes)
+        show_survey(survey, classes, balance)
         class_names.offer(spec)
     if catalog.is_upload(spec):
         archive = import_archive.left_out(dataset_folder(spec))
@@ -217,7 +218,7 @@ def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
     """Draw a button that deletes an upload after confirmation; disabled while a run needs it."""
     names = [run.name for run in uploaded_datasets.runs_on(spec) if run.alive]
     why = f"The run {plain(names[0])} needs it." if names else None
-    if st.button("Delete this upload", key="delete_data", type="tertiary", disabled=bool(names), help=why):
+    if st.button("Delete this upload", key="delete_data", disabled=bool(names), help=why):
         confirm_deletion(spec, choose)
 
 
@@ -285,10 +286,12 @@ class Size(NamedTuple):
     Attributes:
         pictures: number of training pictures.
         side: shorter side of the median picture [px].
+        validation: number of validation pictures.
     """
 
     pictures: int = 0
     side: int = 0
+    validation: int = 0
 
 
 def size(spec: str, root: str) -> Size:
@@ -299,7 +302,8 @@ def size(spec: str, root: str) -> Size:
         survey, _ = surveyed(spec, root, datasets.stamp(spec))
     except UserError:
         return Size()
-    return Size(sum(survey.counts["train"].values()), min(survey.sizes.median) if survey.sizes else 0)
+    pictures, validation = (sum(survey.counts[split].values()) for split in ("train", "validation"))
+    return Size(pictures, min(survey.sizes.median) if survey.sizes else 0, validation)
 
 
 def table(survey: Any) -> "pd.DataFrame":
@@ -320,7 +324,7 @@ def table(survey: Any) -> "pd.DataFrame":
     )
 
 
-def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
+def show_survey(survey: Any, classes: "pd.DataFrame", balance: Callable[[], None] | None = None) -> None:
     """Show the table of classes, the split, picture sizes, and problems with files."""
     counts = {
         split: st.column_config.ProgressColumn(
@@ -357,9 +361,12 @@ def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
     if unequal(learnt.values()):
         few, many = min(learnt, key=learnt.__getitem__), max(learnt, key=learnt.__getitem__)
         st.info(
-            f"{plain(few)} has {learnt[few]:,} pictures to learn from and {plain(many)} {learnt[many]:,}. The loss "
-            "balances such classes, unless *Balance of classes* in *Settings* says otherwise."
+            f"{plain(few)} has {counted(learnt[few], 'picture')} to learn from and {plain(many)} {learnt[many]:,}. "
+            + ("Nothing balances them: " if balance else "The loss balances them: ")
+            + "*Balance of classes* in *Settings*."
         )
+        if balance:
+            st.button("Balance the classes", key="balance_classes", on_click=balance)
     if untested := [
         name for name, count in zip(classes["class"], classes[[*survey.counts][-1]], strict=True) if not count
     ]:

@@ -24,6 +24,7 @@ from vit.training.runs.command_line import search_command_line
 from vit.training.runs.registry import ANY_GPU, MOST_EPOCHS
 from vit.training.search import control
 from vit.training.search.plan import MOST_TRIALS, SearchPlan, best_part, make_plan, usual_min_epochs
+from vit.untrusted import counted
 from vit.view.captions import format_duration
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def forecast(plan: SearchPlan, measured: "DryRun | None") -> Sequence[str]:
     """Return sentences about the amount of training, when trials end, and the expected duration."""
     rungs, epochs = plan.rungs(), plan.epochs
     many = f"{plan.trials} trials" if plan.trials > 1 else "One trial"
-    sentences = [f"{many} of up to {epochs} epoch{'s' if epochs > 1 else ''}."]
+    sentences = [f"{many} of up to {counted(epochs, 'epoch')}."]
     if rungs and plan.trials > 1:
         after = " and ".join(filter(None, (", ".join(map(str, rungs[:-1])), str(rungs[-1]))))
         sentences.append(

@@ -67,6 +67,16 @@ def test_logarithmic_axis_ends_where_the_data_does() -> None:
     assert len(labels) > 3 and all(axis["min"] <= value <= axis["max"] for value in labels)
 
 
+def test_curve_of_one_point_is_a_number_without_axes() -> None:
+    once = [curves.line("training", [(1.0, 1.9)], "red", faint=True), curves.line("validation", [(1.0, 1.875)], "red")]
+    option = curves.chart("Loss", once)
+    assert set(option) == {"title"} and option["title"]["subtext"] == "validation: 1.875"
+    share = curves.chart("Accuracy", [curves.line("validation", [(1.0, 59.09)], "red")], percent=True)
+    assert share["title"]["subtext"] == "validation: 59.1%"
+    twice = curves.line("validation", [(1.0, 1.9), (2.0, 1.8)], "red")
+    assert "yAxis" in curves.chart("Loss", [once[1], twice])
+
+
 def test_zero_loss_has_no_logarithm() -> None:
     losses = curves.line("loss", [(0.0, 2.3), (1.0, 0.0)], "red")
     assert curves.chart("Loss", [losses], view=curves.View(log=True))["yAxis"]["type"] == "value"

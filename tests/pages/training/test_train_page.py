@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import streamlit as st
 from patience import until
+from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import job_progress
@@ -461,3 +462,24 @@ def test_installed_tracker_is_offered(
     for box in offered:
         box.set_value("mlflow").run()
         assert described(app).track == "mlflow" and not app.error
+
+
+def test_unequal_classes_are_balanced_by_a_click(folders: Path) -> None:
+    pictures(folders / "data" / "zoo", classes=2, count=5)
+    rare = folders / "data" / "zoo" / "class 0"
+    common = folders / "data" / "zoo" / "class 1"
+    for number in range(40):
+        shade = Image.new("RGB", (40, 30), (number, 255 - number, 7))
+        shade.save(common / f"more {number}.png")
+    app = opened(data=f"folder:{folders / 'data' / 'zoo'}", balance="none")
+    assert rare.name in texts(app) and "Nothing balances them" in texts(app)
+    app.button(key="balance_classes").click().run()
+    assert setting(app, "balance").value == "auto" and "The loss balances them" in texts(app)
+    assert button(app, "balance_classes") is None
+
+
+def test_start_is_the_pages_only_primary_button(folders: Path) -> None:
+    app = opened(preset="fine-tune", data="shapes", init_from="cifar10", limit="60")
+    assert button(app, "ladder_train") is not None
+    primary = [one.key for one in app.button if one.proto.type == "primary"]
+    assert primary == ["start", "start_search"], "the second one is in a closed expander"

@@ -24,7 +24,7 @@ from vit.checkpoints.families.timm_architectures import (
 )
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
-from vit.model.config import ViTConfig
+from vit.model.config import SIZES, ViTConfig
 from vit.untrusted import brief
 
 # ours, theirs
@@ -235,6 +235,15 @@ _POOLS_WRITTEN = {ours: theirs for theirs, both in _POOLS.items() for ours in bo
 _EPS = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_224"}
 _DISTILLED = "deit_base_distilled_patch16_224"
 _SWIGLU = "vit_giant_patch14_dinov2"
+# timm's functions by their sizes; for other sizes, that of `_EPS` with the sizes as arguments.
+_NAMES = (
+    "vit_tiny_patch16_224", "vit_small_patch32_224", "vit_small_patch16_224", "vit_small_patch14_dinov2",
+    "vit_small_patch8_224", "vit_base_patch32_224", "vit_base_patch16_224", "vit_base_patch14_dinov2",
+    "vit_base_patch8_224", "vit_large_patch32_224", "vit_large_patch16_224", "vit_large_patch14_224",
+    "vit_huge_patch14_224", "vit_base_patch32_clip_224", "vit_base_patch16_clip_224", "vit_large_patch14_clip_224",
+    "vit_huge_patch14_clip_224",
+)  # fmt: skip
+_SIZES = dict(zip(("tiny", "small", "base", "large", "huge"), SIZES.values(), strict=True))
 
 
 def _write_tensors(
@@ -278,7 +287,7 @@ def _write_tensors(
             "pool_include_prefix": config.pool in ("map", "all"),
         }
     stated: dict[str, Any] = {
-        "architecture": _DISTILLED if distilled else _SWIGLU if config.gated_mlp else _EPS[config.eps],
+        "architecture": _DISTILLED if distilled else _SWIGLU if config.gated_mlp else _architecture(config),
         "num_classes": config.num_classes,
         "num_features": config.dim,
         "global_pool": _POOLS_WRITTEN.get(config.pool, "token"),
@@ -298,6 +307,15 @@ def _write_tensors(
         "classifier": ["head", "head_dist"] if distilled else "head",
     }
     return ConvertedModel(stated, named)
+
+
+def _architecture(config: ViTConfig) -> str:
+    """Return the timm function of a model's size, or one whose sizes are replaced by arguments."""
+    size = config.dim, config.depth, config.heads, config.mlp_dim
+    begins = {f"vit_{name}_patch{config.patch_size}_" for name, sizes in _SIZES.items() if sizes == size}
+    clip = config.eps == 1e-5
+    same = (name for name in _NAMES if ("_clip_" in name) is clip and any(map(name.startswith, begins)))
+    return next(same, _EPS[config.eps])
 
 
 def _mlp_ratio(config: ViTConfig) -> float:

@@ -23,6 +23,7 @@ from vit.training.engines.contract import Handle, claim_job, mark_ended, read_ha
 from vit.training.engines.ray import NOTE
 from vit.training.loop.run_folder import AGAIN, STATES, read_document, read_json, write_json
 from vit.training.runs.attempts import train_until_done
+from vit.untrusted import counted
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -178,12 +179,8 @@ def torchrun_variables(places: Sequence[ProcessPlacement]) -> list[dict[str, str
 
 def _resources(processes: int, cpus: int, gpus: bool) -> str:
     """Describe the resources that a run waits for."""
-    each = f"{_pluralise(cpus, 'processor')}{' and a GPU' if gpus else ''}"
-    return f"{_pluralise(processes, 'process', 'processes')} with {each}{' each' if processes > 1 else ''}"
-
-
-def _pluralise(number: int, one: str, more: str = "") -> str:
-    return f"{number} {one if number == 1 else more or one + 's'}"
+    each = f"{counted(cpus, 'processor')}{' and a GPU' if gpus else ''}"
+    return f"{counted(processes, 'process', 'processes')} with {each}{' each' if processes > 1 else ''}"
 
 
 def _state_times(folder: Path) -> list[int]:

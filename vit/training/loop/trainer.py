@@ -40,7 +40,7 @@ from vit.training.loop.snapshot_writer import SnapshotWriter, choose
 from vit.training.loop.state import StateFile, check_same_run
 from vit.training.loop.step import TrainStep, class_weights
 from vit.training.loop.trial_pruning import reason_to_end
-from vit.untrusted import is_whole
+from vit.untrusted import counted, is_whole
 
 _SAVE_SECONDS = 300  # [s] after which the state is saved even between validations
 
@@ -208,14 +208,14 @@ class Trainer:
                 self._save_epoch(results[progress.better])
             out_of_patience = due and patience is not None and epochs - progress.improved_epoch >= patience
             if self.process.any(self.process.is_rank_zero and out_of_patience):  # only rank 0 knows the results
-                return "finished", f"Ended early: not better in {patience} epochs."
+                return "finished", f"Ended early: not better in {counted(patience or 0, 'epoch')}."
             behind = self._behind(int(epochs)) if due and not last and self.process.is_rank_zero else ""
             if self.process.any(bool(behind)):
                 return "stopped", behind
             if not last and self._stop_requested(stop):
                 if self.process.is_rank_zero and not due:
                     self._save_checkpoint(["last"])
-                return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
+                return "stopped", f"Stopped after {counted(round(epochs, 2), 'epoch')}. Resume continues there."
         return "finished", ""
 
     def _behind(self, epoch: int) -> str:

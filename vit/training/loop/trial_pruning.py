@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from vit.confidence import figure
 from vit.training.loop.metrics import MetricsReader, evaluations
 from vit.training.loop.run_folder import RUN_ID, read_json, search_of
-from vit.untrusted import is_whole
+from vit.untrusted import counted, is_whole
 
 
 class Halving(NamedTuple):
@@ -58,7 +58,7 @@ def reason_to_end(run: Path, epoch: int, before: int, accuracy: float, pictures:
     ranked = sorted([accuracy, *(one for one in theirs if one is not None)], reverse=True)
     if accuracy >= ranked[max(len(ranked) // halving.factor, 1) - 1]:
         return ""
-    after = f"{rung} epoch{'' if rung == 1 else 's'}"
+    after = counted(rung, "epoch")
     return (
         f"Ended early by its search: {figure(accuracy, pictures)} after {after} is not among the best "
         f"1/{halving.factor} of the trials at that epoch. Resume trains it to its end."

@@ -51,7 +51,7 @@ from vit.training.loop.run_folder import (
     write_json,
 )
 from vit.training.other_loops.live_snapshots import Attention, LiveSnapshots, follow
-from vit.untrusted import is_whole
+from vit.untrusted import counted, is_whole
 
 _RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # environment variables in which launchers set the rank
 
@@ -265,7 +265,7 @@ class RunWriter:
             self._flush()
             self._snapshots.wait()
             if not reason and outcome == "finished" and 0 < self._epoch < self.epochs:
-                reason = f"Ended after {self._epoch} of {self.epochs} epochs."
+                reason = f"Ended after {self._epoch} of {counted(self.epochs, 'epoch')}."
             record_outcome(self.folder, outcome, reason)
         finally:
             self._snapshots.close()
