@@ -48,7 +48,7 @@ def recommended(data: str, start: str = "") -> list[str]:
     """Return presets, those for this data, initial checkpoint and machine first."""
     kind = data
     if data.startswith("folder:"):
-        pictures, side, _ = data_picker.size(data, datasets.root_of(data))
+        pictures, side = data_picker.size(data, datasets.root_of(data))
         kind = "cifar10" if pictures > FEW_PICTURES and 0 < side <= SMALL_SIDE else "folder:PATH"
         start = start or (checkpoint_list.SHIPPED if pictures <= FEW_PICTURES else "")
     has_gpu = len(run_records.devices()) > 1
@@ -186,11 +186,6 @@ def pick_start(titles: Mapping[str, str]) -> None:
     )
 
 
-def press_start() -> None:
-    """Note the click, so that the next complete run of the page acts on it; a button's callback."""
-    session.of(Train).pressed = True
-
-
 def start(config: TrainConfig, name: str, target: compute_target.ComputeTarget) -> None:
     """Start a run and switch to page Runs; submitting the same form twice starts it once.
 
@@ -227,7 +222,6 @@ with right:
     recipe_place = st.container()
     start_place = st.container()
     device_place = st.container()
-    ladder_place = st.container()
     go_place = st.container(key="go")  # high on the page, visible together with the data
 loading.start_torch()
 
@@ -251,7 +245,9 @@ with start_place:
 form = form_state.read()
 # Update the URL before anything visible reacts to a selection, so that a reload keeps it.
 form_state.remember(form)
-data_root = datasets.root_of(form.data)
+with data_place:
+    data_root = datasets.root_of(form.data)
+    data_picker.show(form.data, data_root, choose_data, balance if form.settings["balance"] == "none" else None)
 with device_place:
     st.header("Device" if not compute_target.has_clusters() else "Where", anchor=False)
     target = compute_target.pick()
@@ -264,20 +260,8 @@ config, problems = fields.check(settings)
 if config and devices and config.batch_size % target.processes:
     problems = {"batch_size": f"{config.batch_size} pictures do not divide among {target.processes} processes."}
     config = None
-if session.of(Train).pressed:  # before anything that takes long, which another click would end
-    session.of(Train).pressed = False
-    if config:
-        with go_place:
-            start(config, st.session_state[form_state.key("name")].strip(), target)
-elif session.of(Train).started:
-    session.of(Train).started, session.of(Train).nonce = False, secrets.token_hex(8)  # the next click starts another
 with recipe_place:
     pick_recipe(form)
-with data_place:
-    data_picker.show(form.data, data_root, choose_data, balance if form.settings["balance"] == "none" else None)
-if config and form.init_from and data_picker.size(form.data, data_root).validation:
-    with ladder_place:
-        ladder.show(config, target)
 with settings_place:
     st.header("Settings", anchor=False)
     pick_settings(form, config, {name: problem for name, problem in problems.items() if name not in fields.ELSEWHERE})
@@ -302,22 +286,27 @@ with right:
             sound = False
         sound = sound and (pictures is None or pictures.validation_pictures > 0)  # else `data_picker.show` warns
         measured = cost_preview.show_costs(config, here, pictures) if devices else None
+        if form.init_from and pictures is not None and pictures.validation_pictures:
+            ladder.show(config, target)
         searching = search.show(form, config, target, measured, ready=bool(sound and devices))
     command_place = st.container()
 with go_place:
     usual = run_name(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices)
-    st.button(
+    clicked = st.button(
         "Start a single run" if searching else "Start",  # distinguishes it from the search's button
         type="secondary" if searching else "primary",
         width="stretch",
         disabled=not ready,
         key="start",
-        on_click=press_start,
     )
     if config is None:
         st.info(f"This does not fit yet: {', '.join(plain(setting_names.title(name)) for name in problems)}.")
+    if clicked and ready and config:
+        start(config, name.strip(), target)
+    elif (state := session.of(Train)).started:
+        state.started, state.nonce = False, secrets.token_hex(8)  # the next click starts another run
 if config is not None and devices:
     with command_place, st.expander("The same on the command line", key="command_group"):
         show_command(config, form.preset, target, name.strip())

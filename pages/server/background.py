@@ -1,14 +1,10 @@
 """Work in threads of the server. It continues when a visitor clicks elsewhere, reloads the page or closes the tab."""
 
 import threading
-import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from pages.server import public
-
 KEPT = 1000  # finished jobs whose outcome is remembered
-UNWATCHED_SECONDS = 30.0  # time after which a public server stops work that no page waits for [s]
 
 
 class Job:
@@ -16,12 +12,11 @@ class Job:
 
     Attributes:
         share: progress, 0 to 1.
-        note: why it does not progress, "" if it does.
     """
 
     def __init__(self, work: Callable[[Callable[[float], None]], Any]):
-        self.share, self.note = 0.0, ""
-        self._done, self._stopped, self._watched = threading.Event(), False, time.monotonic()
+        self.share = 0.0
+        self._done, self._stopped = threading.Event(), False
         self._result: Any = None
         self._error: BaseException | None = None
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
@@ -37,7 +32,6 @@ class Job:
         Args:
             seconds: longest time to wait; None for no limit.
         """
-        self._watched = time.monotonic()
         return self._done.wait(seconds)
 
     def result(self) -> Any:
@@ -52,7 +46,6 @@ class Job:
         self._stopped = True
 
     def _run(self, work: Callable[[Callable[[float], None]], Any]) -> None:
-        _here.job = self
         try:
             self._result = work(self._tick)
         except BaseException as error:  # `result` raises it in the thread that waits
@@ -62,12 +55,7 @@ class Job:
 
     def _tick(self, share: float) -> None:
         self.share = min(share, 1.0)
-        self.end_if_stopped()
-
-    def end_if_stopped(self) -> None:
-        """Raise `Stopped` in the job's thread after `stop`, and on a public server when no page waits for it."""
-        unwatched = public.is_public() and time.monotonic() > self._watched + UNWATCHED_SECONDS
-        if self._stopped or unwatched:
+        if self._stopped:
             raise Stopped
 
 
@@ -75,11 +63,6 @@ class Stopped(Exception):
     """The job was stopped."""
 
 
-class Refused(Exception):
-    """A job cannot be done, with a sentence for the page that waits for it."""
-
-
-_here = threading.local()
 _jobs: dict[Hashable, Job] = {}
 _lock = threading.Lock()
 
@@ -96,11 +79,6 @@ def start(key: Hashable, work: Callable[[Callable[[float], None]], Any]) -> Job:
                 del _jobs[finished]
             _jobs[key] = Job(work)
         return _jobs[key]
-
-
-def current() -> Job | None:
-    """Return the job that this thread computes; None in a thread of a page."""
-    return getattr(_here, "job", None)
 
 
 def find(key: Hashable) -> Job | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.server import background, public
+from pages.server import public
 from vit import out_of_memory, view
 from vit.devices import memory
 
@@ -103,23 +103,16 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
     placeholders: list[Any] = []
 
     def tell(position: int) -> None:
-        text = f"{WAITS} Your position in the queue: {position}."
-        if job := background.current():  # the page that waits for it shows the note
-            job.note = text
-            job.end_if_stopped()
-            return
         if not placeholders:
             placeholders.append(st.empty())
         # Writing to the page raises if the run was stopped, so visitors who have left also leave the queue.
-        placeholders[0].caption(text)
+        placeholders[0].caption(f"{WAITS} Your position in the queue: {position}.")
 
     assert not getattr(_here, "computes", False), "reservations must not be nested"
     needed, problem = int(times * view.cost(checkpoint, size, precision).memory), ""
     with _line().reserve(needed, tell):
         for placeholder in placeholders:
             placeholder.empty()
-        if job := background.current():
-            job.note = ""
         _here.computes = True
         try:
             yield
@@ -131,8 +124,6 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
         finally:
             _here.computes = False
     if problem:
-        if background.current():
-            raise background.Refused(problem)
         st.error(problem)
         st.stop()
 

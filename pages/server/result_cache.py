@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import streamlit as st
 from PIL import Image
 
-from pages.server import background, public
+from pages.server import public
 from pages.server.session_cleanup import trim
 from pages.streamlit_internals.sessions import current_id
 
 SHOW_DURATION_ABOVE_SECONDS = 2.0  # show the expected duration of longer computations [s]
-UPDATE_SECONDS = 0.2  # interval between two updates of a bar [s]
 BUTTON_ABOVE_SECONDS = 20.0  # longer computations start with a button [s]
 BUDGET = 1_000_000_000  # size of all results [bytes]; the newest one stays, however large
 LARGE = 50_000_000  # return this much freed memory to the operating system at once [bytes]
@@ -144,10 +143,7 @@ def cached(key: Hashable, work: Callable[[], Any]) -> Any:
 
 
 def with_bar(key: Hashable, text: str, work: Callable[[Callable[[float], object]], Any]) -> Any:
-    """Return the cached result of `work`, with a progress bar while a job computes it.
-
-    A click ends this run of the page, not the job: the next run waits for it again, and a closed tab loses nothing. A
-    public server stops a job that no page waits for.
+    """Return the cached result of `work`, with a progress bar while it is computed.
 
     Args:
         text: label of the bar.
@@ -155,31 +151,10 @@ def with_bar(key: Hashable, text: str, work: Callable[[Callable[[float], object]
     """
     placeholder = st.empty()  # created in every run, so that later elements keep their positions
 
-    name = "result", key
-    job = background.find(name)
-    try:
-        if job is None:
-            try:
-                return cached(key, _raise_missing)
-            except _MissingResult:
-                # The job keeps no result, whose memory the cache limits.
-                job = background.start(name, lambda tick: cached(key, lambda: work(tick)) and None)
-        while not job.wait(UPDATE_SECONDS):
-            placeholder.progress(job.share, job.note or text)
-        background.forget(name)
+    def work_with_bar() -> Any:
+        placeholder.progress(0.0, text)
+        result = work(lambda share: placeholder.progress(min(share, 1.0), text))
         placeholder.empty()
-        job.result()
-        return cached(key, lambda: work(lambda share: None))
-    except background.Stopped:  # because no page waited
-        st.rerun()
-    except background.Refused as error:
-        st.error(str(error))
-        st.stop()
+        return result
 
-
-class _MissingResult(Exception):
-    """The cache has no such result."""
-
-
-def _raise_missing() -> Any:
-    raise _MissingResult
+    return cached(key, work_with_bar)

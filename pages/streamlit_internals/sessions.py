@@ -10,7 +10,7 @@ from streamlit.runtime.state.session_state import WStates
 
 def current_id() -> str:
     """Return the id of the current session, "" outside of one. Streamlit has no public API for it."""
-    context = get_script_run_ctx(suppress_warning=True)  # jobs have none
+    context = get_script_run_ctx()
     return context.session_id if context else ""
 
 

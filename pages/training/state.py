@@ -19,7 +19,6 @@ class Train:
 
     Attributes:
         nonce: nonce of the next run, so that submitting the same form twice starts one run.
-        pressed: *Start* was pressed, and the run is not started yet.
         started: a run was started, so the next click starts another one.
         dry_run: the recipe of the last dry run, and its result.
         cancelled: the dry run was cancelled, and the page has not reported it yet.
@@ -30,11 +29,9 @@ class Train:
         undeleted: why an upload could not be deleted, until the page has reported it.
         failed: by dataset, why its download failed.
         ladder: key of the ladder's job, see `pages.server.background`.
-        looked: the last dataset whose ladder was shown; that of an upload begins by itself.
     """
 
     nonce: str = field(default_factory=lambda: secrets.token_hex(8))
-    pressed: bool = False
     started: bool = False
     dry_run: tuple[TriedRecipe, DryRun] | None = None
     cancelled: bool = False
@@ -45,7 +42,6 @@ class Train:
     undeleted: str = ""
     failed: dict[str, str] = field(default_factory=dict)
     ladder: Hashable = None
-    looked: str = ""
 
 
 @dataclass

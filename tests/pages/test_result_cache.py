@@ -3,18 +3,16 @@
 import gc
 import threading
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-from patience import PATIENCE, until
+from patience import PATIENCE
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.server import background, result_cache
-from pages.server.result_cache import MODELS, ResultCache, models_of, size_of, with_bar
+from pages.server.result_cache import MODELS, ResultCache, models_of, size_of
 from vit.explain.recorded_pass import RecordedPass
 
 
@@ -113,86 +111,3 @@ def test_element_after_a_progress_bar_keeps_its_place() -> None:
     again = shown.run()
     assert not again.exception and again.text[0].value == "done"
     assert [place for place, one in again.main.children.items() if one.type == "text"] == places
-
-
-class Bar:
-    """The placeholder of a bar."""
-
-    def progress(self, share: float, text: str) -> None:
-        pass
-
-    def empty(self) -> None:
-        pass
-
-
-PROCEED = threading.Event()
-
-
-@pytest.fixture
-def bar(monkeypatch: pytest.MonkeyPatch) -> Bar:
-    """An empty cache, no jobs, and the bar on the page."""
-    cache, shown = ResultCache(), Bar()
-    monkeypatch.setattr(background, "_jobs", {})
-    monkeypatch.setattr(result_cache, "_memory", lambda: cache)
-    monkeypatch.setattr(result_cache.st, "empty", lambda: shown)
-    PROCEED.clear()
-    return shown
-
-
-def test_two_visitors_wait_for_one_computation(bar: Bar) -> None:
-    calls: list[int] = []
-    results: list[str] = []
-
-    def work(tell: Callable[[float], object]) -> str:
-        calls.append(1)
-        PROCEED.wait(PATIENCE)
-        return "done"
-
-    def visit() -> None:
-        results.append(with_bar("shared work", "Working…", work))
-
-    visitors = [threading.Thread(target=visit, daemon=True) for _ in range(2)]
-    for visitor in visitors:
-        visitor.start()
-    until(lambda: calls, "the work")
-    PROCEED.set()
-    for visitor in visitors:
-        visitor.join(PATIENCE)
-    assert results == ["done", "done"] and calls == [1]
-    assert background.find(("result", "shared work")) is None, "the cache keeps the result, not the job"
-
-
-def test_visitor_who_leaves_loses_no_work_with_a_bar(bar: Bar, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Left(Exception):
-        pass
-
-    def leave(*_: object) -> None:
-        raise Left  # as Streamlit does when the visitor clicks elsewhere or closes the tab
-
-    monkeypatch.setattr(bar, "progress", leave)
-    calls: list[int] = []
-
-    def work(tell: Callable[[float], object]) -> str:
-        calls.append(1)
-        PROCEED.wait(PATIENCE)
-        return "done"
-
-    with pytest.raises(Left):
-        with_bar("work of one who left", "Working…", work)
-    PROCEED.set()
-    job = background.find(("result", "work of one who left"))
-    assert job is not None and job.wait(PATIENCE)
-    assert with_bar("work of one who left", "Working…", work) == "done" and calls == [1]
-
-
-def test_public_server_stops_work_that_no_page_waits_for(bar: Bar, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "UNWATCHED_SECONDS", -1.0)
-
-    def work(tick: Callable[[float], None]) -> str:
-        tick(0.5)
-        return "done"
-
-    assert background.start("private server", work).result() == "done"
-    monkeypatch.setenv("VIT_PUBLIC", "1")
-    with pytest.raises(background.Stopped):
-        background.start("public server", work).result()

@@ -286,12 +286,10 @@ class Size(NamedTuple):
     Attributes:
         pictures: number of training pictures.
         side: shorter side of the median picture [px].
-        validation: number of validation pictures.
     """
 
     pictures: int = 0
     side: int = 0
-    validation: int = 0
 
 
 def size(spec: str, root: str) -> Size:
@@ -302,8 +300,7 @@ def size(spec: str, root: str) -> Size:
         survey, _ = surveyed(spec, root, datasets.stamp(spec))
     except UserError:
         return Size()
-    pictures, validation = (sum(survey.counts[split].values()) for split in ("train", "validation"))
-    return Size(pictures, min(survey.sizes.median) if survey.sizes else 0, validation)
+    return Size(sum(survey.counts["train"].values()), min(survey.sizes.median) if survey.sizes else 0)
 
 
 def table(survey: Any) -> "pd.DataFrame":

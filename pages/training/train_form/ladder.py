@@ -18,7 +18,6 @@ from pages.training.state import Train
 from pages.training.train_form import compute_target
 from pages.training.train_form.compute_target import ComputeTarget
 from vit import confidence
-from vit.data import catalog
 from vit.errors import UserError
 from vit.training.engines.contract import HERE
 from vit.training.loop import dry_run
@@ -63,11 +62,7 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
     key = "without training", config.init_from, *pictures
     if state.ladder != key and (other := background.find(state.ladder)) and not other.done:
         background.forget(state.ladder)  # the form has changed
-    # A job, not a part of this script run: it continues when the visitor clicks elsewhere or closes the tab.
-    uploaded = catalog.is_upload(config.data) and state.looked != config.data
-    state.looked = config.data
-    if uploaded and background.find(key) is None and access.may_train():
-        _begin(config, target, key)
+    # A job, not a part of this script run: a click on *Start* would end that, and begin it again before the button.
     job = background.find(key)
     running = job is not None and not job.done
     alive = any(row.run and row.run.alive for row in rows_of(config, {}))
@@ -98,8 +93,6 @@ def _offer_looking(config: TrainConfig, target: ComputeTarget, key: Hashable) ->
     if job and job.done:
         try:
             return job.result()
-        except background.Stopped:
-            pass
         except UserError as error:  # stays until the next attempt, while the fragment is updated
             st.error(with_code(str(error)))
         except Exception:
@@ -108,7 +101,7 @@ def _offer_looking(config: TrainConfig, target: ComputeTarget, key: Hashable) ->
     elif job:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.progress(job.share, LOOKING)
-            st.button("Stop", key="ladder_stop", on_click=job.stop)
+            st.button("Stop", key="ladder_stop", on_click=background.forget, args=(key,))
         return {}
     wanted = st.button(
         "Try without training",
@@ -116,15 +109,11 @@ def _offer_looking(config: TrainConfig, target: ComputeTarget, key: Hashable) ->
         help="Nearest neighbours and a linear probe, with one forward pass for every picture.",
     )
     if wanted and access.may_train():  # fragments run without the page's own check
+        session.of(Train).ladder = key
         background.forget(key)  # the attempt that failed
-        _begin(config, target, key)
+        background.start(key, lambda tick: _without_training(config, target, tick))
         st.rerun()  # the whole page, so that the fragment is updated until the job ends
     return {}
-
-
-def _begin(config: TrainConfig, target: ComputeTarget, key: Hashable) -> None:
-    session.of(Train).ladder = key
-    background.start(key, lambda tick: _without_training(config, target, tick))
 
 
 def rows_of(config: TrainConfig, without_training: Mapping[str, RungResult]) -> list[Row]:
