@@ -50,10 +50,9 @@ def opened(run: registry.Run, **link: str) -> AppTest:
 def test_run_opens_with_test_pictures_of_all_classes(run: registry.Run, folder: Path) -> None:
     page = opened(run)
     entries = dataset_pictures.entries(f"folder:{folder}", "data")
-    assert sorted(name.split(",")[0] for name, _ in entries) == ["dark", "dark", "light", "light"]
+    assert sorted(name.split("/")[0] for name, _ in entries) == ["dark", "dark", "light", "light"]
     for name, key in entries:
-        label, _, file = name.partition(", ")
-        assert uploaded_pictures.find(key) == (folder / label / file).read_bytes()
+        assert uploaded_pictures.find(key) == (folder / name).read_bytes()
     assert page.query_params["upload"] == entries[0][0] and page.query_params["picture"] == entries[0][1]
     assert "pictures" in page.query_params
 

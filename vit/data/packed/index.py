@@ -251,7 +251,9 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
                     out = out or stack.enter_context(replaced(folder / COPIED))
                     source, (content, label) = len(files), _copied(content, label, out, budget)
                 start = len(text)
-                text += f"{os.path.relpath(file, root)}/{name}".encode(errors="surrogateescape")[:_MOST_NAME]
+                text += f"{os.path.relpath(file, root)}/{name}".rstrip("/").encode(errors="surrogateescape")[
+                    :_MOST_NAME
+                ]
                 rows.append((place, *content, label, kind, source, start, len(text)))
             names = some.classes
     numbers, names = numbered([row[3] for row in rows], names)
