@@ -21,7 +21,7 @@ from vit.explain import faithfulness_correlation as masking
 from vit.explain.faithfulness import faithfulness
 from vit.explain.kriging import BestMap
 from vit.explain.method_ranking import interval
-from vit.explain.methods import heatmap_of
+from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.recorded_pass import RecordedPass
 from vit.images.preprocess import Normalise
 from vit.progress import pictures_bar
@@ -81,8 +81,8 @@ def draw(means: dict[str, float], file: Path) -> None:
         curve = {int(name.split()[1]): mean for name, mean in means.items() if name.startswith(f"{kind} ")}
         axes.plot(curve.keys(), curve.values(), "o-", label=title)
     for name, style in zip(QUICK, ("--", "-.", ":"), strict=True):
-        axes.axhline(means[name], color="grey", ls=style, label=vit.METHODS[name].title)
-    axes.set(xscale="log", xlabel="forward passes", ylabel="correlation with fresh masks", ylim=(0, None))
+        axes.axhline(means[name], color="grey", ls=style, label=METHODS[name].title)
+    axes.set(xscale="log", xlabel="forward passes", ylabel="correlation with fresh masks", ylim=(0, 0.8))
     axes.set_xticks([4, 8, 16, 32, 64, 128, 256], ["4", "8", "16", "32", "64", "128", "256"])
     axes.minorticks_off()
     axes.legend(loc="lower right")
