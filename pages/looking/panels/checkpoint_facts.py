@@ -44,7 +44,8 @@ def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
     if isinstance(measured_on := facts.get(f"{key}_on"), str):
         st.caption(plain(f"Accuracy on {measured_on[:300]}."))
     if 0 < len(checkpoint.labels) <= NAMED_CLASSES and "labels" not in checkpoint.assumed:
-        st.caption(f"Its classes: {', '.join(plain(label) for label in checkpoint.labels)}.")
+        noun = "outputs" if checkpoint.estimates else "classes"
+        st.caption(f"Its {noun}: {', '.join(map(plain, checkpoint.labels))}.")
     if assumed := {field: why for field, why in checkpoint.assumed.items() if field != "heads"}:
         with st.popover(f"Assumed: {', '.join(assumed)}", width="stretch"):
             for field, why in assumed.items():
