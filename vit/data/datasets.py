@@ -38,6 +38,7 @@ from vit.paths import split_part
 from vit.progress import progress_bar
 
 log = logging.getLogger(__name__)
+S = TypeVar("S")
 T = TypeVar("T")
 _OVERSAMPLING = 2  # minimum side of a decoded picture, relative to the input
 
@@ -249,7 +250,7 @@ def _load_files(spec: str, folder: Path, listed: Files, preprocess: Sequence[Pre
     ]
     stamps = [partial(readable.stamps_of, [file for file, _ in files]) for files in parts]
     own = own_names(folder)
-    names = [partial(_nth_name, own, [file for file, _ in files]) for files in parts]
+    names = [partial(_nth_of, own, [file for file, _ in files]) for files in parts]
     dataset = _opened_dataset(spec, listed.classes, labels, opened, names, stamps, preprocess, limits)
     for line in listed.left_out:
         log.warning("left out %s", line)
@@ -316,12 +317,8 @@ def _streamed(
     return StreamedPictures(opened, own, preprocess, workers, name), [problems[index] for index in sorted(problems)]
 
 
-def _nth_of(of: Callable[[int], T], indices: Sequence[int], index: int) -> T:
-    return of(indices[index])
-
-
-def _nth_name(own: Callable[[Path], str], files: Sequence[Path], index: int) -> str:
-    return own(files[index])
+def _nth_of(of: Callable[[S], T], places: Sequence[S], index: int) -> T:
+    return of(places[index])
 
 
 def _open_picture(path: Path, least: int) -> Image.Image:

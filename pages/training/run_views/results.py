@@ -213,12 +213,9 @@ def _mistakes(run: registry.Run, report: error_report.Report) -> None:
 def _to_csv(report: error_report.Report) -> bytes:
     """Encode all mistakes as CSV, most confident first."""
     facts = zip(report.names, report.true, report.predicted, report.probability, strict=True)
-    return tables.encode(
-        [
-            {"picture": name, "is": report.classes[true], "answer": report.classes[answer], "probability": float(share)}
-            for name, true, answer, share in facts
-        ]
-    )
+    titles = ("picture", "truth", "prediction", "confidence")
+    rows = [(name, report.classes[true], report.classes[said], float(share)) for name, true, said, share in facts]
+    return tables.encode([dict(zip(titles, row, strict=True)) for row in rows])
 
 
 def _address(pixels: np.ndarray) -> str:

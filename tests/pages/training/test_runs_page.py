@@ -429,7 +429,7 @@ def test_wrong_predictions_are_named_as_text_and_listed_as_csv(write: Callable[.
     (shown,) = [one.proto.body for one in page.get("html") if "<figcaption" in one.proto.body]
     assert "bird/&lt;b&gt;xU+202E.png" in shown and "<b>x" not in shown
     rows = [*csv.DictReader(io.StringIO(results._to_csv(error_report.read(folder / run / error_report.FILE)).decode()))]
-    assert [(row["picture"], row["is"], row["answer"]) for row in rows] == [
+    assert [(row["picture"], row["truth"], row["prediction"]) for row in rows] == [
         (own, SHAPES[1], SHAPES[2]),
         ("'=cat/2.png", SHAPES[0], SHAPES[3]),
     ]

@@ -263,25 +263,20 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
 
 def _decoded(unpacked: _Unpacked) -> _Unpacked:
     """Decode names in a tar that are not UTF-8, which `tarfile` returns with surrogates."""
-    pictures, unreadable, tables, others, hidden, notes = unpacked
+    pictures, unreadable, tables, others, _, notes = unpacked
     paths = [*(picture.path for picture in pictures), *unreadable, *tables, *others]
     raw = ["/".join(path).encode(errors="surrogateescape") for path in paths]
     if (encoding := encoding_among(raw, notes)) == UTF8:
         return unpacked
 
-    def text(name: str) -> str:
-        return name.encode(errors="surrogateescape").decode(encoding, "replace")
+    def text(*path: str) -> Parts:
+        return tuple(name.encode(errors="surrogateescape").decode(encoding, "replace") for name in path)
 
-    def parts(path: Parts) -> Parts:
-        return tuple(map(text, path))
-
-    return _Unpacked(
-        [one._replace(path=parts(one.path), name=text(one.name)) for one in pictures],
-        {parts(path): reason for path, reason in unreadable.items()},
-        {parts(path): file for path, file in tables.items()},
-        list(map(parts, others)),
-        hidden,
-        notes,
+    return unpacked._replace(
+        pictures=[one._replace(path=text(*one.path), name=text(one.name)[0]) for one in pictures],
+        unreadable={text(*path): reason for path, reason in unreadable.items()},
+        tables={text(*path): file for path, file in tables.items()},
+        others=[text(*path) for path in others],
     )
 
 

@@ -6,13 +6,13 @@ from itertools import product, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from vit.data import own_names
 from vit.data.archives.archive_names import check_class, stored_names
 from vit.data.file_names import Parts, is_picture
 from vit.data.layouts.class_levels import nesting
 from vit.data.layouts.class_names import FILE
 from vit.data.layouts.folder_structure import pictures_of
 from vit.data.layouts.layout import find_layout, left_out, no_test_pictures_error, no_training_pictures_error
-from vit.data.own_names import store
 from vit.data.picture_trees import PackedTree
 from vit.errors import InvalidDataset
 
@@ -135,8 +135,9 @@ def place_pictures(splits: dict[str, _Classes], folder: Path) -> None:
     if renamed := {own: name for name, own in folders.items() if own != name}:
         (folder / FILE).write_text(json.dumps(renamed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     levels = zip(*(picture.path[:-1] for picture in places.values()), strict=False)
-    around = len([*takewhile(lambda names: len({*names}) == 1, levels)])
-    store(folder, {"/".join(path): _own_name(picture, around) for path, picture in places.items()})
+    around = "".join(f"{names[0]}/" for names in takewhile(lambda names: len({*names}) == 1, levels))
+    own = {"/".join(path): one.name.removeprefix("./").removeprefix(around) for path, one in places.items()}
+    own_names.store(folder, own)
 
 
 def _places(
@@ -144,6 +145,7 @@ def _places(
 ) -> dict[Parts, PackedPicture]:
     """Return where pictures are stored."""
     together: dict[Parts, list[PackedPicture]] = {}
+    taken = [*filter(is_picture, folders.values())]  # names that a picture could have, too
     for split, name, picture in pictures:
         inner = (folders[own] for own in picture.inner if nested)
         together.setdefault((*[split] * bool(split), folders[name], *inner), []).append(picture)
@@ -151,11 +153,5 @@ def _places(
     for path, own in together.items():
         files = [name if is_picture(name := one.path[-1]) else name + one.suffix for one in own]
         stored = [f"{number:06}{one.suffix}" for number, one in enumerate(own)] if numbered else files
-        places |= {(*path, name): one for name, one in zip(stored_names(stored, folders.values()), own, strict=True)}
+        places |= {(*path, name): one for name, one in zip(stored_names(stored, taken), own, strict=True)}
     return places
-
-
-def _own_name(picture: PackedPicture, around: int) -> str:
-    """Return a picture's name for people, without the folders around all pictures."""
-    folders = "".join(f"{name}/" for name in picture.path[:around])
-    return picture.name.removeprefix("./").removeprefix(folders)

@@ -48,7 +48,7 @@ _FORMATS = {suffix: module for module in _MODULES for suffix in module.SUFFIXES}
 SUFFIXES = frozenset(_FORMATS)
 _COLUMNS = ("number", "offset", "length", "start", "end", "labels", "split")
 _MOST_LABEL = 1 << 20
-_MOST_NAME = 4096  # [bytes]
+_MOST_NAME = 1000  # [characters]
 _VERSION = 4
 
 _Row = tuple[int, int, int, Label, int, int, int, int]  # file, offset, length, label, split, file to read, name's place
@@ -251,9 +251,8 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
                     out = out or stack.enter_context(replaced(folder / COPIED))
                     source, (content, label) = len(files), _copied(content, label, out, budget)
                 start = len(text)
-                text += f"{os.path.relpath(file, root)}/{name}".rstrip("/").encode(errors="surrogateescape")[
-                    :_MOST_NAME
-                ]
+                name = f"{os.path.relpath(file, root)}/{name[:_MOST_NAME]}".rstrip("/")
+                text += name.encode(errors="surrogateescape")
                 rows.append((place, *content, label, kind, source, start, len(text)))
             names = some.classes
     numbers, names = numbered([row[3] for row in rows], names)
