@@ -168,7 +168,7 @@ def test_trial_ends_itself_when_it_is_behind_at_a_comparison(
     reason = reason_to_end(run, epoch, before, accuracy, 40)
     assert bool(reason) == ends
     if epoch == 2 and ends:
-        assert "20% of 40 after 2 epochs is not among the best 1/2 of the trials" in reason
+        assert "8 of 40 (10 to 35 %) after 2 epochs is not among the best 1/2 of the trials" in reason
     about = json.loads((run / "about.json").read_text())
     for halving in (None, {"first": 2, "factor": 1}, {"first": "2"}, [2, 2]):
         (run / "about.json").write_text(json.dumps(about | {"halving": halving}))

@@ -76,7 +76,7 @@ def test_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
     done = train(rung_config(config, "last"), runs / "20261125-000000-by-hand-0000")
     assert done.validation
     page = opened(**LINK)
-    assert rungs(page)["Last two blocks"] == f"{done.validation.accuracy:.0%}"
+    assert rungs(page)["Last two blocks"] == f"{done.validation.accuracy:.1%}"
     assert rungs(page)["Everything"] == ""
     assert rungs(opened(**LINK | {"limit": "61"}))["Last two blocks"] == ""  # other pictures
     (link,) = (one for one in page.get("page_link") if one.proto.label == "Open in Explore")
