@@ -21,7 +21,6 @@ SHOWN_FROM = 16  # masks from which the faithfulness is shown; fewer leave it op
 def show(example: Example, target: int) -> None:
     """Send the map to the viewer, and measure more masks while the page is visible, until they no longer help."""
     state, request = session.of(session.Explore), growing_name(example, target)
-    size = example.explanation.preprocess.size
     row, feeder = st.container(horizontal=True, vertical_alignment="center"), st.container()
     most, fit = mask_drops.most_for_best_map(example), mask_drops.fitted(example, target)
     expected = mask_drops.expected(example) / mask_drops.FIRST * (most - fit.masks)
@@ -44,9 +43,9 @@ def show(example: Example, target: int) -> None:
         elif started:
             line.progress(fit.masks / most, f"{fit.masks} of up to {most} masks{about}")
         else:
-            memory = pass_queue.WITH_GRADIENTS * view.cost(example.checkpoint, size).memory
-            cost = f"{format_duration(expected)} and {memory / 1e9:.1f} GB of memory"
-            line.caption(f"This is AttnLRP. Masks make it truer: {most} take {cost}.")
+            cost = view.cost(example.checkpoint, example.explanation.preprocess.size)
+            memory = f"{pass_queue.WITH_GRADIENTS * cost.memory / 1e9:.1f} GB of memory"
+            line.caption(f"This is AttnLRP. Masks make it truer: {most} take {format_duration(expected)} and {memory}.")
 
     line, button = row.empty(), row.empty()  # only now, as they would blink during the fit
     draw_line()
