@@ -171,7 +171,7 @@ def test_runs_are_listed_and_shown(command: Command, trained: str) -> None:
     listed = command("runs")
     assert listed.status == 0
     assert listed.out.split()[:3] == [trained, "finished", "100%"]
-    assert re.search(r"validation \d+% of \d, test \d+% of 4\b", listed.out)
+    assert re.search(r"validation \d of \d \(\d+ to \d+ %\), test \d of 4 \(\d+ to \d+ %\)", listed.out)
     shown = command("runs", "show", trained)
     assert json.loads(shown.out[shown.out.index("{") : shown.out.rindex("}") + 1])["dim"] == 16
 
