@@ -37,8 +37,8 @@ def names_of(sandbox: Sandbox, budget: int = 1 << 20) -> list[str]:
 def test_odd_names_are_stored_safely_and_shown_as_they_were(sandbox: Sandbox, kind: str, budget: int) -> None:
     inside = {f"pets/cat/{name}": picture(number) for number, name in enumerate(ODD) if ".." not in name[:2]}
     sandbox.pack(classes("pets/dog") | inside, kind).read()
-    shown = [name.removeprefix("pets/") for name in inside] + [f"dog/{number}.png" for number in range(3)]
-    assert names_of(sandbox, budget) == sorted(shown)
+    expected = [name.removeprefix("pets/") for name in inside] + [f"dog/{number}.png" for number in range(3)]
+    assert names_of(sandbox, budget) == sorted(expected)
     stored = [Path(name).name for name in sandbox.pictures() if "/cat/" in name]
     assert len({unicodedata.normalize("NFKC", name).casefold() for name in stored}) == len(inside)
     assert all(name.isprintable() and not {*name} & {*'<>:"\\|?*'} and len(name.encode()) <= 255 for name in stored)

@@ -1,4 +1,4 @@
-// Scrolls the page to this place when it is told a new reason, such as the name of what has just been added.
+// Scrolls this element into view whenever its data changes, such as to the name of an added checkpoint.
 
 /** @import { Mount } from "../../vit/view/web/types" */
 

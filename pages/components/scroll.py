@@ -1,4 +1,4 @@
-"""A place on a page to which the browser scrolls."""
+"""An element that the browser scrolls into view."""
 
 from pathlib import Path
 
@@ -8,5 +8,5 @@ _scroll = st.components.v2.component("vit_scroll", js=Path(__file__).with_suffix
 
 
 def here(reason: str) -> None:
-    """Scroll to this place when the reason changes; "" for none."""
+    """Draw the element, and scroll it into view when the reason changes; "" for not scrolling."""
     _scroll(key="scroll", data=reason, height=1)

@@ -116,8 +116,8 @@ def test_report_of_an_earlier_version_is_read(constant: Checkpoint, folder: Path
     file = tmp_path / "report.npz"
     error_search.write(constant, f"folder:{folder}", file=file)
     with np.load(file) as arrays:
-        kept = {name: values for name, values in arrays.items() if name != "names"}
-        earlier = kept | {"meta": np.array([constant.hash, "shapes"]), "identity": np.array("0" * 16)}
+        earlier = {name: values for name, values in arrays.items() if name != "names"}
+    earlier |= {"meta": np.array([constant.hash, "shapes"]), "identity": np.array("0" * 16)}
     np.savez(file, **earlier)
     report = error_report.read(file)
     assert report.checkpoint == constant.hash and report.names == ()

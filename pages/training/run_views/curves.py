@@ -171,9 +171,14 @@ def chart(
     view = view or View()
     lines = [trace | {"data": _within(trace["data"], view)} for trace in lines]
     values = [y for trace in lines for _, y in trace["data"]]
+    number = "%.1f%%" if percent else "%.4g"
     if values and len(names) < 3 and all(len(trace["data"]) < 2 for trace in lines):  # many points are worth an axis
-        points = [(trace["name"], trace["data"][0][1]) for trace in lines if trace["data"] and not trace["silent"]]
-        numbers = "\n".join(f"{name}: {y:.1f}%" if percent else f"{name}: {y:.4g}" for name, y in points)
+        points = [
+            (trace["name"], trace["tooltip"].get("valueFormatter", number), trace["data"][0][1])
+            for trace in lines
+            if trace["data"] and not trace["silent"]
+        ]
+        numbers = "\n".join(f"{name}: {text % y}" for name, text, y in points)
         return {"title": title(heading) | {"subtext": numbers, "subtextStyle": {"fontSize": 14, "lineHeight": 20}}}
     y_axis: dict[str, Any] = {"type": "value", "scale": True}
     y_axis |= {"splitNumber": 2} if low else {}
@@ -187,7 +192,7 @@ def chart(
         "title": title(heading),
         "legend": legend | ({"type": "scroll", "left": 140} if len(names) > 1 else {"show": False}),
         "grid": {"left": 4, "right": 14, "top": 40, "bottom": 4 if low else 24, "containLabel": True},
-        "tooltip": {"trigger": "axis", "confine": True, "valueFormatter": "%.1f%%" if percent else "%.4g"},
+        "tooltip": {"trigger": "axis", "confine": True, "valueFormatter": number},
         "xAxis": {
             "type": "value",
             "name": "" if low else x,

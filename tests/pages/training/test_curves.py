@@ -73,6 +73,8 @@ def test_curve_of_one_point_is_a_number_without_axes() -> None:
     assert set(option) == {"title"} and option["title"]["subtext"] == "validation: 1.875"
     share = curves.chart("Accuracy", [curves.line("validation", [(1.0, 59.09)], "red")], percent=True)
     assert share["title"]["subtext"] == "validation: 59.1%"
+    of_few = curves.chart("Accuracy", [curves.line("validation", [(1.0, 59.09)], "red", pictures=44)], percent=True)
+    assert of_few["title"]["subtext"] == "validation: 59% of 44"
     twice = curves.line("validation", [(1.0, 1.9), (2.0, 1.8)], "red")
     assert "yAxis" in curves.chart("Loss", [once[1], twice])
 
