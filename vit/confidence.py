@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from math import ceil, sqrt
 from typing import Any
 
-from vit.untrusted import is_number
+from vit.untrusted import counted, is_number
 
 CHOSE_EPOCH = "which also chose the epoch"  # of validation pictures
 _Z = 1.959963984540054  # 97.5% quantile of the standard normal distribution
@@ -110,4 +110,4 @@ def too_few(pictures: int) -> str:
         return ""
     low, high = wilson(0.8 * pictures, pictures)
     known = f"the accuracy will be known to within {ceil(50 * (high - low))} points"
-    return f"{pictures} test picture{'s'[: pictures - 1]}: {known} (half of its 95% interval, if 80% are right)."
+    return f"{counted(pictures, 'test picture')}: {known} (half of its 95% interval, if 80% are right)."

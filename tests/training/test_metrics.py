@@ -266,6 +266,9 @@ def test_only_tests_on_the_same_pictures_are_compared(other: dict[str, Any]) -> 
     assert paired_difference(first, other) is None and paired_difference(other, first) is None
     found = paired_difference(first, first | {"right": "0f"})
     assert found is not None and found[0] == 0.5 and found[1] < found[0] < found[2]
+    wrong = first | {"right": "00"}  # a model may have every picture wrong
+    found = paired_difference(wrong, wrong)
+    assert found is not None and found[0] == 0 and found[1] < 0 < found[2]
 
 
 @pytest.mark.parametrize("right", ["xyz", "", "-1", "0x1", 3])

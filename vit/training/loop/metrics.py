@@ -211,7 +211,8 @@ def paired_difference(first: Record, second: Record) -> tuple[float, float, floa
     """
     count, one, other = first.get("pictures", 0), *(int(record.get("right", "0"), 16) for record in (first, second))
     same = all(first.get(key) == second.get(key) for key in ("split", "pictures"))
-    if not same or not 0 < (one | other).bit_length() <= count:
+    known = count and all("right" in record for record in (first, second))
+    if not (same and known) or (one | other).bit_length() > count:
         return None
     return paired(one, other, count)
 
